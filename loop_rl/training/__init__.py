@@ -1,0 +1,1 @@
+"""Training: the RL loop, language-model pretraining and its depth prior, checkpoints."""
