@@ -1,0 +1,187 @@
+"""The recipe of a reinforcement-learning run: every key typed, described and bounded, unknown ones refused.
+
+Keys that TRL's GRPOConfig also has carry its name and meaning.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, field_validator
+
+from loop_rl.recipe_io import Schema, Section, read_recipe, recipes_folder
+
+__all__ = ["REWARDS", "Recipe", "Section", "load_recipe", "recipes_folder"]
+
+REWARDS = ("gsm8k",)
+DATA = ("arithmetic", "gsm8k")
+
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    return difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
+
+
+class ModelSection(Section):
+    path: str = Field("embedded", min_length=1, description="Folder or hub id of a looped model, or embedded.")
+    depth: int | None = Field(None, ge=1, description="Recurrences of a forward pass; null: the model's own.")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type of weights and activations.")
+
+
+class DataSection(Section):
+    name: str = Field("arithmetic", description="arithmetic, gsm8k, or a .jsonl file with question and answer.")
+    folder: str | None = Field(None, description="Folder of local data sets; null: the variable LOOP_RL_DATA.")
+    train_size: int | None = Field(None, ge=1, description="Training questions to use; null: all.")
+    eval_size: int | None = Field(None, ge=1, description="Held-out questions to use; null: all.")
+    seed: int = Field(0, ge=0, description="Seed of the choice and the order of questions.")
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in DATA and not name.endswith(".jsonl"):
+            raise ValueError(
+                f"unknown data {name!r}; the nearest known one is {_nearest(name, DATA)}"
+                f" (known: {', '.join(DATA)}, or a path to a .jsonl file)"
+            )
+        return name
+
+
+class RewardSection(Section):
+    name: str = Field("gsm8k", description="A known reward (gsm8k), or module:function with TRL's signature.")
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in REWARDS and not _FUNCTION.fullmatch(name):
+            raise ValueError(
+                f"unknown reward {name!r}; the nearest known one is {_nearest(name, REWARDS)}"
+                f" (known: {', '.join(REWARDS)}, or your own as module:function)"
+            )
+        return name
+
+
+class RolloutSection(Section):
+    num_generations: int = Field(16, description="Completions sampled for each prompt: the group size, at least 2.")
+    prompts_per_step: int = Field(8, ge=1, description="Prompts of one step, so groups of one batch.")
+    max_completion_length: int = Field(256, ge=1, description="Tokens a completion may have, its end token included.")
+    temperature: float = Field(1.0, gt=0, description="Sampling temperature; log-probabilities are taken at it.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling: probability mass kept; 1 keeps all.")
+    top_k: int = Field(0, ge=0, description="Tokens kept by rank; 0 keeps all.")
+    workers: int = Field(1, ge=1, description="Rollout workers.")
+    cluster: str | None = Field(None, description="Address of a running Ray cluster; null: this machine only.")
+
+    @field_validator("num_generations")
+    @classmethod
+    def _a_group_to_compare(cls, size: int) -> int:
+        if size < 2:
+            raise ValueError(
+                f"num_generations, the group size (group_size elsewhere), must be at least 2; got {size}:"
+                " an advantage is a reward minus its group's mean, so in a group of one it is always 0"
+            )
+        return size
+
+
+class LearnerSection(Section):
+    estimator: str = Field(
+        "reuse_neumann4",
+        description="The gradient's origin: full_bptt, truncated_bptt4, recompute_neumann4, reuse_neumann3_tail, ...",
+    )
+    beta: float = Field(0.0, ge=0, description="Weight of the KL penalty against the reference model; 0 loads none.")
+    epsilon: float = Field(0.2, gt=0, lt=1, description="Lower clip of the ratio, and the upper without epsilon_high.")
+    epsilon_high: float | None = Field(None, gt=0, description="Upper clip of the ratio; null: epsilon.")
+    num_iterations: int = Field(1, ge=1, description="Updates made from one batch of rollouts.")
+    per_device_train_batch_size: int = Field(16, ge=1, description="Completions of a micro-batch.")
+    importance_sampling_cap: float | None = Field(
+        None, gt=0, description="Cap on the ratio of learner to sampler probabilities; null: no correction."
+    )
+
+    @field_validator("estimator")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        from loop_rl.errors import UserError
+        from loop_rl.fixed_point import parse_estimator  # late: it brings torch, which reading a recipe can do without
+
+        try:
+            parse_estimator(name)
+        except UserError as error:  # the loader adds the file and the key
+            raise ValueError(str(error)) from None
+        return name
+
+
+class OptimSection(Section):
+    learning_rate: float = Field(1e-6, gt=0, description="AdamW's peak learning rate.")
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field("constant", description="Decay after warm-up.")
+    warmup_steps: int = Field(0, ge=0, description="Updates over which the learning rate rises from 0.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's decoupled weight decay.")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's decay of the first moment.")
+    adam_beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's decay of the second moment.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Norm to which a larger gradient is scaled down.")
+
+
+class EvalSection(Section):
+    eval_steps: int = Field(0, ge=0, description="Steps between held-out evaluations; 0: only before and after.")
+    samples: int = Field(8, ge=1, description="Completions sampled for a held-out question.")
+    temperature: float = Field(1.0, gt=0, description="Sampling temperature of evaluation.")
+
+
+class LoraSection(Section):
+    r: int = Field(16, ge=1, description="Rank of the adapters.")
+    lora_alpha: float = Field(32, gt=0, description="Scale: the adapter's output is multiplied by lora_alpha / r.")
+    lora_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on an adapter's input.")
+    target_modules: list[str] | Literal["all-linear"] = Field("all-linear", description="Layers that get an adapter.")
+
+
+class RunSection(Section):
+    name: str = Field("run", description="Name of the run's folder; by default the recipe's file name without .yaml.")
+    folder: str = Field("runs", min_length=1, description="Folder in which run folders are made.")
+    max_steps: int = Field(100, ge=1, description="RL steps: one batch of rollouts each.")
+    seed: int = Field(0, ge=0, description="Seed of sampling and initial states.")
+    save_steps: int = Field(0, ge=0, description="Steps between checkpoints; 0: only the last.")
+    keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept.")
+    threads: int | None = Field(None, ge=1, description="CPU threads of each process; null: torch's choice.")
+    wandb: Literal["off", "offline", "online"] = Field("off", description="Whether to mirror metrics to wandb.")
+
+    @field_validator("name")
+    @classmethod
+    def _one_folder(cls, name: str) -> str:
+        if not name.strip() or name in (".", "..") or re.search(r"[/\\\0]", name):
+            raise ValueError(f"must be the name of one folder, without slashes; got {name!r}")
+        return name
+
+    @field_validator("wandb", mode="before")
+    @classmethod
+    def _yaml_off(cls, value: Any) -> Any:
+        return "off" if value is False else value  # YAML 1.1 reads a bare off as false
+
+
+class Recipe(Section):
+    """Everything that decides a run. `Recipe()` is valid: the embedded model on arithmetic."""
+
+    model: ModelSection = Field(ModelSection(), description="The model that is trained.")
+    data: DataSection = Field(DataSection(), description="Questions to train on and to hold out.")
+    reward: RewardSection = Field(RewardSection(), description="What a completion is worth.")
+    rollout: RolloutSection = Field(RolloutSection(), description="Sampling of completions.")
+    learner: LearnerSection = Field(LearnerSection(), description="Objective and gradient.")
+    optim: OptimSection = Field(OptimSection(), description="Optimizer and its schedule.")
+    eval: EvalSection = Field(EvalSection(), description="Held-out evaluation.")
+    lora: LoraSection | None = Field(None, description="Low-rank adapters; null: all weights are trained.")
+    run: RunSection = Field(RunSection(), description="Length, seed and folder of the run.")
+
+    def dump_yaml(self) -> str:
+        """The resolved recipe, every key written out; load_recipe reads it back to an equal one."""
+        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = (), schema: type[Schema] = Recipe) -> Schema:
+    """Reads a recipe file (or a shipped recipe by name), applies `a.b=value` overrides and checks it all.
+
+    `extends: other.yaml` in a file (relative to it, or a shipped name) puts its keys over that recipe's. `run.name`
+    is the file's stem unless given. Raises UserError naming file, section, key and the nearest valid one.
+    """
+    return read_recipe(path, overrides, schema)
