@@ -44,6 +44,7 @@ SYNONYMS = {
     "model_name_or_path": "model.path",
     "dataset": "data.name",
     "dataset_name": "data.name",
+    "betas": "optim.adam_beta1",
     "clip_grad": "optim.max_grad_norm",
     "grad_clip": "optim.max_grad_norm",
 }
@@ -100,7 +101,7 @@ def read_recipe(path: str | Path, overrides: Sequence[str], schema: type[Schema]
     try:
         return schema.model_validate(values)
     except pydantic.ValidationError as error:
-        problems = [_explain(problem, schema, sources, str(file)) for problem in error.errors()]
+        problems = [_explain(problem, values, schema, sources, str(file)) for problem in error.errors()]
         # A union reports each alternative that did not fit; to the user they are one mistake at one key.
         raise UserError("; ".join(dict.fromkeys(problems))) from None
 
@@ -184,7 +185,8 @@ def _merge(base: dict, over: dict, place: tuple, source: str, sources: dict) -> 
     """The child's keys over the base's, section by section; anything that is no mapping replaces what was there."""
     merged = dict(base)
     for key, value in over.items():
-        here = (*place, str(key))
+        key = str(key)  # a number as a key is an unknown key like any other
+        here = (*place, key)
         sources[here] = source
         if isinstance(value, dict):
             under = merged.get(key)
@@ -245,12 +247,14 @@ def nearest_key(schema: type[pydantic.BaseModel], place: Sequence[str]) -> str:
     def likeness(candidate: str) -> float:
         leaf = candidate.rpartition(".")[2]
         by_leaf = difflib.SequenceMatcher(None, unknown, leaf).ratio()
-        return max(by_leaf, difflib.SequenceMatcher(None, dotted, candidate).ratio()) + by_leaf
+        by_path = difflib.SequenceMatcher(None, dotted, candidate).ratio()
+        at_home = candidate.rpartition(".")[0] == ".".join(place[:-1])
+        return by_leaf + max(by_leaf, by_path) + 0.2 * at_home
 
     return max(valid, key=likeness)
 
 
-def _explain(problem: Any, schema: type[Section], sources: dict[tuple[str, ...], str], file: str) -> str:
+def _explain(problem: Any, values: Any, schema: type[Section], sources: dict[tuple[str, ...], str], file: str) -> str:
     place = tuple(str(part) for part in problem["loc"])
     source = next((sources[place[:n]] for n in range(len(place), 0, -1) if place[:n] in sources), file)
     if problem["type"] == "extra_forbidden":
@@ -260,13 +264,15 @@ def _explain(problem: Any, schema: type[Section], sources: dict[tuple[str, ...],
             head, _, leaf = near.partition(".")
             return f"{source}: unknown key {near!r} at {section}; write it as {leaf} within the section {head}"
         return f"{source}: unknown key {place[-1]!r} in {section}; the nearest valid key is {near}"
-    key = ".".join(_key_of(schema, place))
-    got = problem["input"]
+    keys = _key_of(schema, place)
+    key = ".".join(keys)
     if problem["type"] == "missing":
         return f"{source}: {key} is missing; it has no default"
     if problem["type"] == "value_error":
         return f"{source}: {key}: {_one_line(problem['ctx']['error'])}"
-    return f"{source}: {key} must be {_wanted(schema, key, problem)}; got {_describe(got)}"
+    for part in keys:  # the whole value at the key: pydantic's input may be one item of a list
+        values = values[part] if isinstance(values, dict) else problem["input"]
+    return f"{source}: {key} must be {_wanted(schema, key, problem)}; got {_describe(values)}"
 
 
 def _key_of(schema: type[pydantic.BaseModel], place: tuple[str, ...]) -> list[str]:
