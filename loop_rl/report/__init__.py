@@ -1,0 +1,6 @@
+"""Tables and plots from run folders."""
+
+from loop_rl.report.plot import plot
+from loop_rl.report.table import BEFORE, Row, comparison, render
+
+__all__ = ["BEFORE", "Row", "comparison", "plot", "render"]
