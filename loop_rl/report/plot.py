@@ -46,13 +46,13 @@ def plot(runs: Sequence[str | Path], file: str | Path, baseline: str | None = No
         if not some:
             axes.text(0.5, 0.5, "nothing recorded", transform=axes.transAxes, ha="center", va="center", color="0.4")
     handles, names = [], []
-    for axes in (reward, held_out):
+    for axes in (held_out, reward):  # the held-out panel's handles show marker and line
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             if name not in names:
                 handles.append(handle)
                 names.append(name)
     if handles:
-        figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)), frameon=False)
+        figure.legend(handles, names, loc="outside lower center", ncols=min(5, len(names)), frameon=False)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file, dpi=150)
@@ -87,7 +87,7 @@ def _curves(axes: Any, groups: list[Group], labels: list[str]) -> bool:
         if not by_step:
             continue
         steps, means = list(by_step), [statistics.fmean(values) for values in by_step.values()]
-        if window > 1:
+        if window > 1 and len(groups) <= 3:  # with more, the raw curves hide the smoothed ones
             axes.plot(steps, means, color=_style(index)["color"], alpha=0.2, linewidth=1)
         axes.plot(steps, smooth(means, window), label=label, **_style(index))
     axes.set(
@@ -99,6 +99,7 @@ def _curves(axes: Any, groups: list[Group], labels: list[str]) -> bool:
 
 def _held_out(axes: Any, groups: list[Group], labels: list[str]) -> bool:
     some = False
+    last = max((step for group in groups for run in group.runs for step in run.evals), default=0)
     for index, group in enumerate(groups):
         series = [
             {step: float(row["pass@1"]) for step, row in run.evals.items() if is_number(row.get("pass@1"))}
@@ -114,7 +115,7 @@ def _held_out(axes: Any, groups: list[Group], labels: list[str]) -> bool:
             single = float(error) if is_number(error) else 0.0
             bars.append(statistics.stdev(values) if len(values) > 1 else single)
         axes.errorbar(
-            list(by_step),
+            [step + (index - (len(groups) - 1) / 2) * 0.008 * last for step in by_step],  # side by side, not stacked
             [statistics.fmean(values) for values in by_step.values()],
             yerr=bars if any(bars) else None,
             marker=_MARKERS[index % len(_MARKERS)],

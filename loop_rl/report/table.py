@@ -177,7 +177,7 @@ def render(rows: Sequence[Row], format: str = "table") -> str:
 
 _WORDS = ("estimator", "data", "note")
 _CAPTION = (
-    "± over seeds, or of the evaluation for one seed; update and step: median s, first step left out; "
+    "± over seeds, or of the evaluation for one seed; times: medians, first step left out; "
     "speed-up: baseline's update time / this one's"
 )
 
@@ -192,8 +192,8 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
         "pass@1 before": [_number(row.before, ".3f") for row in rows],
         "pass@1": [_spread(row.pass_1, row.pass_1_spread) for row in rows],
         "pass@8": [_spread(row.pass_8, row.pass_8_spread) for row in rows],
-        "update": [_number(row.update_time, ".3g") for row in rows],
-        "step": [_number(row.step_time, ".3g") for row in rows],
+        "update (s)": [_number(row.update_time, ".3g") for row in rows],
+        "step (s)": [_number(row.step_time, ".3g") for row in rows],
         "speed-up": [f"{row.ratio:.2f}x" if row.ratio is not None else "–" for row in rows],
         "note": [row.note for row in rows],
     }
