@@ -1,0 +1,329 @@
+"""Next-token pretraining of a looped model with sampled depths and truncated backpropagation through the loop."""
+
+import contextlib
+import json
+import logging
+import math
+import platform
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import transformers
+import yaml
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+import loop_rl
+from loop_rl.errors import UserError
+from loop_rl.fixed_point import parse_estimator
+from loop_rl.models import LoopedConfig, LoopedForCausalLM
+from loop_rl.models.contexts import PaddedContext
+from loop_rl.models.initial_state import initial_state
+from loop_rl.training.checkpoints import (
+    checkpoint_step,
+    latest_checkpoint,
+    load_training_state,
+    save_checkpoint,
+    save_training_state,
+)
+from loop_rl.training.corpus import IGNORED, Corpus, load_corpus
+from loop_rl.training.depth_prior import make_prior
+from loop_rl.training.pretrain_recipe import PretrainRecipe
+from loop_rl.training.schedule import wsd_factor
+
+logger = logging.getLogger(__name__)
+
+# A single non-finite update is skipped; this many in a row mean that the weights themselves are beyond repair.
+MAX_SKIPPED_IN_A_ROW = 20
+_STATE_FILE = "training_state.pt"
+
+
+def pretrain(recipe: PretrainRecipe, resume: bool = False, progress: bool = True) -> Path:
+    """Train the recipe's model and return its run folder, with model and tokenizer in its subfolder `model`.
+
+    Ctrl-C (or SIGTERM) ends the update under way, saves a checkpoint and raises KeyboardInterrupt; resuming from any
+    checkpoint gives bitwise the weights of a run that was never stopped. Raises UserError for what the user can mend.
+    """
+    if recipe.data.length > recipe.model.max_position_embeddings:
+        raise UserError(
+            f"data.length ({recipe.data.length}) exceeds model.max_position_embeddings "
+            f"({recipe.model.max_position_embeddings}); lower one or raise the other"
+        )
+    if recipe.optim.warmup_fraction + recipe.optim.decay_fraction > 1:
+        raise UserError("optim.warmup_fraction and optim.decay_fraction add up to more than 1; lower one of them")
+    if recipe.train.threads is not None:
+        torch.set_num_threads(recipe.train.threads)
+    run = Path(recipe.run.folder) / recipe.run.name
+    checkpoint = _open_run_folder(run, recipe, resume)
+    trainer = Pretrainer(recipe, checkpoint)
+    (run / "recipe.yaml").write_text(recipe.dump_yaml())
+    (run / "environment.json").write_text(json.dumps(_environment(trainer.device), indent=1) + "\n")
+    _drop_rows_after(run / "metrics.jsonl", trainer.step)
+    _train(trainer, run, progress)
+    temporary = run / ".incomplete_model"
+    shutil.rmtree(temporary, ignore_errors=True)
+    trainer.save_model(temporary)
+    shutil.rmtree(run / "model", ignore_errors=True)
+    temporary.rename(run / "model")
+    return run
+
+
+class Pretrainer:
+    """The state of one run; `update` does one optimizer update."""
+
+    def __init__(self, recipe: PretrainRecipe, checkpoint: Path | None = None) -> None:
+        self.recipe = recipe
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.tokenizer = load_tokenizer(recipe.data.tokenizer)
+        if checkpoint is None:
+            torch.manual_seed(recipe.train.seed)
+            model = LoopedForCausalLM(make_config(recipe, self.tokenizer))
+        else:
+            model = LoopedForCausalLM.from_pretrained(checkpoint / "model", dtype=torch.float32)
+        self.model = model.to(self.device).train()
+        self.corpus = _load_corpus(recipe, self.tokenizer)
+        self.prior = make_prior(recipe.prior.name, recipe.prior.mean, recipe.prior.sigma, recipe.prior.cap)
+        self.generator = torch.Generator().manual_seed(recipe.train.seed)
+        self.optimizer = make_optimizer(self.model, recipe)
+        self.step = self.skipped = self.skipped_in_a_row = 0
+        if checkpoint is not None:
+            counters = load_training_state(checkpoint / _STATE_FILE, self._resumable())
+            self.step, self.skipped = counters["step"], counters["skipped"]
+            self.skipped_in_a_row = counters["skipped_in_a_row"]
+
+    def update(self) -> dict[str, Any]:
+        """One update over `accumulation` micro-batches; returns its row of metrics.
+
+        The gradient is that of the mean over all tokens of the update, so micro-batches weigh by their tokens (the
+        paper's appendix B.3). An update whose gradient is not finite leaves the weights as they were and is counted.
+        """
+        recipe, started = self.recipe, time.perf_counter()
+        rate = recipe.optim.learning_rate * wsd_factor(
+            self.step, recipe.train.max_steps, recipe.optim.warmup_fraction, recipe.optim.decay_fraction
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        batches = [self.corpus.next_rows(recipe.train.batch_size) for _ in range(recipe.train.accumulation)]
+        tokens = max(sum(int((labels[:, 1:] != IGNORED).sum()) for _, labels in batches), 1)
+        loss, depths = 0.0, []
+        for ids, labels in batches:
+            depths.append(self.prior.draw(self.generator))
+            seeds = torch.randint(2**31, (len(ids),), generator=self.generator)
+            ids, labels = ids.to(self.device), labels.to(self.device)
+            part = next_token_loss(self.model, ids, labels, depths[-1], recipe.train.backprop_depth, seeds) / tokens
+            part.backward()
+            loss += float(part.detach())
+        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), recipe.optim.max_grad_norm))
+        if math.isfinite(norm) and math.isfinite(loss):
+            self.optimizer.step()
+            self.skipped_in_a_row = 0
+        else:
+            self.skipped += 1
+            self.skipped_in_a_row += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        seconds = time.perf_counter() - started
+        row = {
+            "step": self.step,
+            "loss": loss,
+            "depth": sum(depths) / len(depths),
+            "learning_rate": rate,
+            "grad_norm": norm,
+            "skipped": self.skipped,
+            "tokens_per_second": sum(ids.numel() for ids, _ in batches) / seconds,
+            "time/step": seconds,
+        }
+        return {key: value if math.isfinite(value) else None for key, value in row.items()}
+
+    def save_model(self, folder: Path) -> None:
+        """Model (safetensors) and tokenizer, as from_pretrained reads them."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def save(self, folder: Path) -> None:
+        """Everything that resuming needs."""
+        self.save_model(folder / "model")
+        counters = {"step": self.step, "skipped": self.skipped, "skipped_in_a_row": self.skipped_in_a_row}
+        save_training_state(folder / _STATE_FILE, self._resumable(), counters)
+
+    def _resumable(self) -> dict[str, Any]:
+        return {
+            "optimizer": self.optimizer,
+            "corpus": self.corpus,
+            "prior": self.prior,
+            "generator": self.generator,
+        }
+
+
+def next_token_loss(
+    model: LoopedForCausalLM, ids: Tensor, labels: Tensor, depth: int, backprop_depth: int, row_seeds: Tensor
+) -> Tensor:
+    """Summed cross-entropy (nats) of the next tokens, with truncated backpropagation through the loop.
+
+    ids, labels: int64 [rows, tokens], labels not shifted. The gradient goes through the last min(depth,
+    backprop_depth) recurrences; the state before them is detached, the injected input is not. row_seeds: [rows].
+    """
+    parts, config = model.model, model.config
+    context = PaddedContext(parts, torch.ones_like(ids))
+    injected = parts.prelude_forward(ids, context)
+    positions = torch.arange(ids.shape[1]).expand(ids.shape)
+    start = initial_state(row_seeds, positions, config.hidden_size, config.initial_state_std)
+    estimator = parse_estimator(f"truncated_bptt{min(depth, backprop_depth)}")
+    state = estimator.endpoint(
+        lambda z: parts.recur(z, injected, context, 0), z0=start.to(injected.device, injected.dtype), depth=depth
+    )
+    logits = model.lm_head(parts.coda_forward(state, context))
+    return F.cross_entropy(
+        logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+
+
+def make_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerBase) -> LoopedConfig:
+    """The recipe's model section with the tokenizer's special ids; UserError when the vocabulary is too small."""
+    values = recipe.model.model_dump()
+    values["vocab_size"] = values["vocab_size"] or len(tokenizer)
+    if values["vocab_size"] < len(tokenizer):
+        raise UserError(
+            f"model.vocab_size is {values['vocab_size']}, but the tokenizer has {len(tokenizer)} entries; "
+            "raise it or leave it null"
+        )
+    return LoopedConfig(
+        **values,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def make_optimizer(model: nn.Module, recipe: PretrainRecipe) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices only: gains and biases have no scale that a decay should pull to zero."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optim = recipe.optim
+    return torch.optim.AdamW(
+        [
+            {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": optim.weight_decay},
+            {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        ],
+        lr=optim.learning_rate,
+        betas=(optim.adam_beta1, optim.adam_beta2),
+        fused=True,
+    )
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer in a folder, or the embedded model's; UserError when there is none."""
+    folder = Path(loop_rl.__file__).parent / "embedded" if name == "embedded" else Path(name)
+    if not (folder / "tokenizer_config.json").is_file():
+        raise UserError(f"data.tokenizer: no tokenizer in {folder}; give a folder with tokenizer.json, or embedded")
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def _load_corpus(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerBase) -> Corpus:
+    data = recipe.data
+    return load_corpus(data.name, tokenizer, data.length, data.problems, data.loss_on, data.seed)
+
+
+def _train(trainer: Pretrainer, run: Path, progress: bool) -> None:
+    train = trainer.recipe.train
+
+    def checkpoint() -> Path:
+        return save_checkpoint(run / "checkpoints", trainer.step, trainer.save, train.keep_checkpoints)
+
+    with _stop_requests() as stop, (run / "metrics.jsonl").open("a") as metrics, _bar(progress) as bar:
+        text = "loss {loss:.3f}  depth {depth:.0f}  {tokens_per_second:,.0f} tokens/s"
+        task = bar.add_task("starting", total=train.max_steps, completed=trainer.step)
+        while trainer.step < train.max_steps and not stop.is_set():
+            row = trainer.update()
+            metrics.write(json.dumps(row) + "\n")
+            metrics.flush()
+            shown = {**row, "loss": math.nan if row["loss"] is None else row["loss"]}
+            bar.update(task, completed=trainer.step, description=text.format(**shown))
+            if trainer.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+                raise UserError(
+                    f"{MAX_SKIPPED_IN_A_ROW} updates in a row had a gradient that is not finite (last: update "
+                    f"{trainer.step}); lower optim.learning_rate, or resume from the last checkpoint in {run}"
+                )
+            if train.save_steps and trainer.step % train.save_steps == 0 and trainer.step < train.max_steps:
+                checkpoint()
+        saved = checkpoint()
+    if trainer.step < train.max_steps:
+        raise KeyboardInterrupt(f"stopped after update {trainer.step}; {saved} is complete, resume to go on")
+
+
+@contextlib.contextmanager
+def _stop_requests() -> Iterator[threading.Event]:
+    """An event set by Ctrl-C or SIGTERM, so that an update is never cut in half; a second Ctrl-C stops at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # only the main thread may set handlers
+        return
+
+    def request(number: int, frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _bar(progress: bool) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, disable=not progress)
+
+
+def _open_run_folder(run: Path, recipe: PretrainRecipe, resume: bool) -> Path | None:
+    """Make or check the run folder; returns the checkpoint to resume from, None to start from the beginning."""
+    if not resume:
+        if run.exists() and any(run.iterdir()):
+            raise UserError(f"{run} already holds a run; resume it, delete it, or set another run.name")
+        run.mkdir(parents=True, exist_ok=True)
+        return None
+    if not (run / "recipe.yaml").is_file():
+        raise UserError(f"there is no run to resume in {run}; check run.folder and run.name, or start without resuming")
+    before = yaml.safe_load((run / "recipe.yaml").read_text())
+    for section in ("model", "data", "prior"):
+        if before.get(section) != getattr(recipe, section).model_dump():
+            raise UserError(f"the section {section} differs from {run / 'recipe.yaml'}, so the run can't go on as it")
+    checkpoint = latest_checkpoint(run / "checkpoints")
+    if checkpoint is None:
+        logger.warning("%s has no complete checkpoint; starting from the beginning", run)
+    else:
+        logger.info("resuming %s from step %d", run, checkpoint_step(checkpoint))
+    return checkpoint
+
+
+def _drop_rows_after(metrics: Path, step: int) -> None:
+    """Rows past the checkpoint are about to be written again; a row cut short by a crash goes too."""
+    if not metrics.exists():
+        return
+    kept = []
+    for line in metrics.read_text().splitlines():
+        with contextlib.suppress(ValueError):
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+    metrics.write_text("".join(kept))
+
+
+def _environment(device: torch.device) -> dict[str, Any]:
+    return {
+        "loop_rl": loop_rl.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+    }

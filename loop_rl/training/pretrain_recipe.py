@@ -1,0 +1,98 @@
+"""The recipe of a pretraining run: `load_recipe(path, overrides, schema=PretrainRecipe)`."""
+
+import re
+from typing import Literal
+
+import yaml
+from pydantic import Field, field_validator
+
+from loop_rl.recipe import Section
+
+
+class PretrainModelSection(Section):
+    """The looped model to be made; the keys are LoopedConfig's."""
+
+    vocab_size: int | None = Field(None, ge=1, description="Rows of the embedding; null: the tokenizer's size.")
+    hidden_size: int = Field(128, ge=1, description="Width of the states.")
+    intermediate_size: int = Field(352, ge=1, description="Width of a block's feed-forward layer.")
+    num_attention_heads: int = Field(4, ge=1, description="Query heads.")
+    num_key_value_heads: int = Field(2, ge=1, description="Key and value heads.")
+    head_dim: int = Field(32, ge=2, description="Width of a head.")
+    prelude_layers: int = Field(1, ge=0, description="Blocks before the loop.")
+    core_layers: int = Field(2, ge=1, description="Blocks of the core, which every recurrence runs.")
+    coda_layers: int = Field(1, ge=0, description="Blocks after the loop.")
+    depth: int = Field(6, ge=1, description="Recurrences of a forward pass when nothing else is asked for.")
+    injection: str = Field("ortho", min_length=1, description="How the injected input enters each recurrence.")
+    rms_norm_eps: float = Field(1e-5, gt=0, description="Epsilon of the norms.")
+    rope_theta: float = Field(10000.0, gt=0, description="Base of the rotary positions.")
+    max_position_embeddings: int = Field(1024, ge=1, description="Longest sequence the model is made for.")
+    initial_state_std: float = Field(1.0, ge=0, description="Standard deviation of the initial state.")
+    initializer_range: float = Field(0.02, gt=0, description="Standard deviation of the initial weights.")
+
+
+class PretrainDataSection(Section):
+    name: str = Field(
+        "arithmetic",
+        min_length=1,
+        description="arithmetic, a .txt file, or a .jsonl file whose rows have question and answer, or text.",
+    )
+    length: int = Field(256, ge=2, description="Tokens of a row; documents are packed into rows.")
+    tokenizer: str = Field("embedded", min_length=1, description="Folder of a tokenizer, or embedded.")
+    problems: int = Field(100_000, ge=1, description="Distinct problems generated for arithmetic.")
+    loss_on: Literal["all", "answer"] = Field("all", description="Tokens that count: all, or those of answers only.")
+    seed: int = Field(0, ge=0, description="Seed of the problems and of their order.")
+
+
+class PriorSection(Section):
+    name: Literal["fixed", "poisson_lognormal"] = Field("poisson_lognormal", description="Distribution of depths.")
+    mean: float = Field(6.0, ge=1, description="Mean depth; with fixed, the depth.")
+    sigma: float = Field(0.5, ge=0, description="Standard deviation of the log rate (poisson_lognormal).")
+    cap: int = Field(64, ge=2, description="Greatest depth (poisson_lognormal).")
+
+
+class PretrainOptimSection(Section):
+    learning_rate: float = Field(2e-3, gt=0, description="AdamW's peak learning rate.")
+    weight_decay: float = Field(0.1, ge=0, description="Decoupled weight decay, on matrices only.")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's decay of the first moment.")
+    adam_beta2: float = Field(0.98, ge=0, lt=1, description="AdamW's decay of the second moment.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Norm to which a larger gradient is scaled down.")
+    warmup_fraction: float = Field(0.05, ge=0, le=1, description="Share of the updates with a rising learning rate.")
+    decay_fraction: float = Field(0.1, ge=0, le=1, description="Share of the updates, the last ones, that decay it.")
+
+
+class TrainSection(Section):
+    max_steps: int = Field(1500, ge=1, description="Updates.")
+    batch_size: int = Field(32, ge=1, description="Rows of a micro-batch; each micro-batch draws one depth.")
+    accumulation: int = Field(1, ge=1, description="Micro-batches of an update.")
+    backprop_depth: int = Field(4, ge=1, description="Last recurrences that the gradient goes through.")
+    seed: int = Field(0, ge=0, description="Seed of the weights, the depths and the initial states.")
+    save_steps: int = Field(0, ge=0, description="Updates between checkpoints; 0: only the last.")
+    keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept.")
+    threads: int | None = Field(None, ge=1, description="CPU threads; null: torch's choice.")
+
+
+class PretrainRunSection(Section):
+    name: str = Field("pretrain", description="Name of the run's folder; by default the recipe's file name.")
+    folder: str = Field("runs", min_length=1, description="Folder in which run folders are made.")
+
+    @field_validator("name")
+    @classmethod
+    def _one_folder(cls, name: str) -> str:
+        if not name.strip() or name in (".", "..") or re.search(r"[/\\\0]", name):
+            raise ValueError(f"must be the name of one folder, without slashes; got {name!r}")
+        return name
+
+
+class PretrainRecipe(Section):
+    """Everything that decides a pretraining run. `PretrainRecipe()` is valid: the embedded model on arithmetic."""
+
+    model: PretrainModelSection = Field(PretrainModelSection(), description="The model that is made.")
+    data: PretrainDataSection = Field(PretrainDataSection(), description="Text to train on.")
+    prior: PriorSection = Field(PriorSection(), description="Depths to train at.")
+    optim: PretrainOptimSection = Field(PretrainOptimSection(), description="Optimizer and its schedule.")
+    train: TrainSection = Field(TrainSection(), description="Batches, length and checkpoints.")
+    run: PretrainRunSection = Field(PretrainRunSection(), description="Where the run is kept.")
+
+    def dump_yaml(self) -> str:
+        """The resolved recipe, every key written out; load_recipe reads it back to an equal one."""
+        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
