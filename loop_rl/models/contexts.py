@@ -1,0 +1,192 @@
+"""Attention contexts: who attends to whom, at which positions, through which KV banks.
+
+A block computes queries, keys and values and calls `context.attend(layer, recurrence, q, k, v)`; everything that
+differs between a padded batch, cached generation and a rollout's decoding lives here and not in the model.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from loop_rl.models.config import LoopedConfig
+
+
+def positions_from_mask(attention_mask: Tensor) -> Tensor:
+    """Position of every column among the real tokens of its row; pads get 0. int [B, T] -> int64 [B, T]."""
+    return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+    """Grouped-query attention, scale 1/sqrt(head_dim).
+
+    q [B, H, Tq, d], k and v [B, H_kv, Tk, d], mask bool broadcastable to [B, 1, Tq, Tk] (True: may attend)
+    -> [B, H, Tq, d].
+    """
+    batch, heads, queries, dim = q.shape
+    kv_heads = k.shape[1]
+    if queries == 1:
+        # One query: the heads that share a key become its rows, and no key is copied.
+        grouped = q.reshape(batch, kv_heads, heads // kv_heads, dim)
+        return F.scaled_dot_product_attention(grouped, k, v, attn_mask=mask).reshape(batch, heads, 1, dim)
+    if heads != kv_heads:
+        k = k.repeat_interleave(heads // kv_heads, dim=1)
+        v = v.repeat_interleave(heads // kv_heads, dim=1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
+
+
+class Context:
+    """Positions and the rotary tables made from them; subclasses add the mask and the banks.
+
+    Rotary tables are computed in float32 (float64 for a float64 model), whatever the parameters' dtype.
+    """
+
+    def __init__(self, config: LoopedConfig, position_ids: Tensor, dtype: torch.dtype, depth: int) -> None:
+        self.config = config
+        self.depth = depth
+        self.position_ids = position_ids
+        self.mask: Tensor | None = None
+        self.is_causal = False
+        table_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64, device=position_ids.device)
+        frequencies = config.rope_theta ** (-exponents.to(table_dtype) / config.head_dim)
+        angles = position_ids[:, None, :, None].to(table_dtype) * frequencies
+        self.cos = angles.cos().to(dtype)
+        self.sin = angles.sin().to(dtype)
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """Half-rotated RoPE on [B, H, T, d]."""
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat((first * self.cos - second * self.sin, second * self.cos + first * self.sin), dim=-1)
+
+    def bank(self, layer: int, recurrence: int) -> int:
+        """Index of the KV bank that physical layer `layer` writes at `recurrence` (full cache)."""
+        prelude, core = self.config.prelude_layers, self.config.core_layers
+        if layer < prelude:
+            return layer
+        if layer < prelude + core:
+            return prelude + recurrence * core + (layer - prelude)
+        return layer + (self.depth - 1) * core
+
+    def extend(self, bank: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store this pass's keys and values in a bank; return all that its queries attend to."""
+        return k, v
+
+    def attend(self, layer: int, recurrence: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention output of one block at one recurrence; [B, H, T, d] in and out."""
+        k, v = self.extend(self.bank(layer, recurrence), self.rotate(k), v)
+        return attention(self.rotate(q), k, v, self.mask, self.is_causal)
+
+
+class PaddedContext(Context):
+    """A batch in one pass, padded on either side (or with holes).
+
+    Only keys left of a real token can be pads in a left-padded row; a row padded on the right needs no mask, since
+    causality already hides its pads. Pads attend to themselves so that no softmax is empty. With `record`, every
+    bank's rotated keys and values are kept for a decoding context.
+    """
+
+    def __init__(
+        self,
+        config: LoopedConfig,
+        attention_mask: Tensor,
+        position_ids: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+        depth: int = 1,
+        record: bool = False,
+    ) -> None:
+        if position_ids is None:
+            position_ids = positions_from_mask(attention_mask)
+        super().__init__(config, position_ids.expand(attention_mask.shape[0], -1), dtype, depth)
+        self.banks: dict[int, tuple[Tensor, Tensor]] | None = {} if record else None
+        real = attention_mask.bool()
+        right_padded = bool((real[:, :-1] | ~real[:, 1:]).all()) if real.shape[1] > 1 else True
+        if right_padded:
+            self.is_causal = True
+        else:
+            tokens = real.shape[1]
+            causal = torch.ones(tokens, tokens, dtype=torch.bool, device=real.device).tril()
+            itself = torch.eye(tokens, dtype=torch.bool, device=real.device)
+            self.mask = ((causal & real[:, None, :]) | itself)[:, None]
+
+    def extend(self, bank: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        if self.banks is not None:
+            self.banks[bank] = (k, v)
+        return k, v
+
+
+class CachedContext(Context):
+    """Generation through a transformers cache: new tokens attend to what the cache holds and to one another."""
+
+    def __init__(
+        self,
+        config: LoopedConfig,
+        cache: Any,
+        attention_mask: Tensor,
+        tokens: int,
+        position_ids: Tensor | None,
+        dtype: torch.dtype,
+        depth: int,
+    ) -> None:
+        if position_ids is None:
+            position_ids = positions_from_mask(attention_mask)[:, -tokens:]
+        super().__init__(config, position_ids.expand(attention_mask.shape[0], -1), dtype, depth)
+        self.cache = cache
+        real = attention_mask.bool()
+        columns = torch.arange(real.shape[1], device=real.device)
+        queries = columns[-tokens:, None]
+        itself = queries == columns
+        self.mask = (((queries >= columns) & real[:, None, :]) | itself)[:, None]
+
+    def extend(self, bank: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return self.cache.update(k, v, bank)
+
+
+class DecodeContext(Context):
+    """A rollout's decoding: one token a row and step, preallocated banks, prompts padded on the left.
+
+    Built from a recorded prefill of the prompts; each prompt's banks are copied to its `repeats` completions. All
+    rows write the same column at a step, so a bank is a view of a fixed buffer and nothing is concatenated.
+    """
+
+    def __init__(self, prefill: PaddedContext, prompt_mask: Tensor, repeats: int, capacity: int) -> None:
+        self.config, self.depth = prefill.config, prefill.depth
+        self.dtype = prefill.cos.dtype
+        assert prefill.banks is not None
+        self.length = prompt_mask.shape[1]
+        self.real = torch.ones(
+            prompt_mask.shape[0] * repeats, self.length + capacity, dtype=torch.bool, device=prompt_mask.device
+        )
+        self.real[:, : self.length] = prompt_mask.bool().repeat_interleave(repeats, dim=0)
+        self.banks: dict[int, tuple[Tensor, Tensor]] = {}
+        for bank in list(prefill.banks):
+            self.banks[bank] = tuple(  # type: ignore[assignment]
+                self._grown(x, repeats, capacity) for x in prefill.banks.pop(bank)
+            )
+
+    @staticmethod
+    def _grown(x: Tensor, repeats: int, capacity: int) -> Tensor:
+        rows, heads, length, dim = x.shape
+        buffer = x.new_zeros(rows * repeats, heads, length + capacity, dim)
+        buffer[:, :, :length] = x.repeat_interleave(repeats, dim=0)
+        return buffer
+
+    def step(self, position_ids: Tensor) -> "DecodeContext":
+        """Open the next column, for tokens at these positions (int64 [rows, 1])."""
+        Context.__init__(self, self.config, position_ids, self.dtype, self.depth)
+        self.length += 1
+        visible = self.real[:, : self.length]
+        self.mask = None if bool(visible.all()) else visible[:, None, None, :]
+        return self
+
+    def extend(self, bank: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = self.banks[bank]
+        keys[:, :, self.length - 1] = k[:, :, 0]
+        values[:, :, self.length - 1] = v[:, :, 0]
+        return keys[:, :, : self.length], values[:, :, : self.length]
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop the banks of finished rows; `rows` int64 [kept]."""
+        self.real = self.real[rows]
+        self.banks = {bank: (k[rows], v[rows]) for bank, (k, v) in self.banks.items()}

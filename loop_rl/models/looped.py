@@ -1,0 +1,201 @@
+"""The looped language model: prelude, one core applied R times, coda, as a Hugging Face model."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+
+from loop_rl.models.blocks import Block, RMSNorm
+from loop_rl.models.config import LoopedConfig
+from loop_rl.models.contexts import CachedContext, Context, PaddedContext
+from loop_rl.models.initial_state import initial_state
+from loop_rl.models.injections import make_injection
+from loop_rl.models.injections.parcae import ParcaeNoNorm
+
+
+@dataclass
+class LoopedOutput(BaseModelOutputWithPast):
+    """`last_hidden_state` is after the final norm; `endpoint` is z^R; both [batch, tokens, width]."""
+
+    endpoint: torch.FloatTensor | None = None
+
+
+class LoopedPreTrainedModel(PreTrainedModel):
+    """What transformers has to know of the family."""
+
+    config_class = LoopedConfig
+    base_model_prefix = "model"
+    _no_split_modules = ["Block"]
+    _supports_sdpa = True
+    _supports_cache_class = True
+    _skip_keys_device_placement = "past_key_values"
+
+    def _init_weights(self, module: nn.Module) -> None:
+        std = self.config.initializer_range
+        if isinstance(module, ParcaeNoNorm):
+            # An isometry in expectation: the injected input arrives at the scale of the prelude's output.
+            init.normal_(module.projection.weight, mean=0.0, std=self.config.hidden_size**-0.5)
+            fresh = type(module)(self.config)
+            init.copy_(module.delta_raw, fresh.delta_raw)
+            init.copy_(module.alpha_raw, fresh.alpha_raw)
+        elif isinstance(module, nn.Linear):
+            init.normal_(module.weight, mean=0.0, std=std)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, mean=0.0, std=std)
+        elif isinstance(module, RMSNorm) and module.weight is not None:
+            init.ones_(module.weight)
+
+
+class LoopedModel(LoopedPreTrainedModel):
+    """Prelude, core and coda without the language-model head."""
+
+    def __init__(self, config: LoopedConfig) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.prelude = nn.ModuleList(Block(config) for _ in range(config.prelude_layers))
+        self.injection = make_injection(config)
+        self.core = nn.ModuleList(Block(config) for _ in range(config.core_layers))
+        self.coda = nn.ModuleList(Block(config) for _ in range(config.coda_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_init()
+
+    def prelude_forward(self, input_ids: Tensor, context: Context) -> Tensor:
+        """e, ready to inject: int64 [B, T] -> [B, T, width] (deq_qkv: [core_layers, B, T, q+k+v])."""
+        x = self.embed_tokens(input_ids)
+        for layer, block in enumerate(self.prelude):
+            x = block(x, context, layer, 0)
+        return self.injection.prepare(x)
+
+    def recur(self, z: Tensor, e: Tensor, context: Context, recurrence: int = 0) -> Tensor:
+        """One recurrence, F(z; e); [B, T, width] -> [B, T, width]."""
+        x = self.injection.enter(z, e)
+        for index, block in enumerate(self.core):
+            layer = self.config.prelude_layers + index
+            x = block(x, context, layer, recurrence, self.injection.qkv(index, e))
+        return self.injection.leave(x)
+
+    def coda_forward(self, z: Tensor, context: Context) -> Tensor:
+        """What the head reads, after the final norm; [B, T, width] -> [B, T, width]."""
+        first = self.config.prelude_layers + self.config.core_layers
+        for index, block in enumerate(self.coda):
+            z = block(z, context, first + index, 0)
+        return self.norm(z)
+
+    def draw_initial_state(self, position_ids: Tensor, row_seeds: Tensor | None = None) -> Tensor:
+        """z0 at these positions, in the model's dtype and device; every row's seed defaults to the config's."""
+        if row_seeds is None:
+            row_seeds = torch.full((position_ids.shape[0],), self.config.initial_state_seed)
+        z0 = initial_state(row_seeds, position_ids, self.config.hidden_size, self.config.initial_state_std)
+        return z0.to(device=self.embed_tokens.weight.device, dtype=self.embed_tokens.weight.dtype)
+
+    def endpoint(self, e: Tensor, z0: Tensor, context: Context) -> Tensor:
+        """z^R at the context's depth, by plain iteration."""
+        z = z0
+        for recurrence in range(context.depth):
+            z = self.recur(z, e, context, recurrence)
+        return z
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
+        depth: int | None = None,
+        initial_state: Tensor | None = None,
+        **kwargs: Any,
+    ) -> LoopedOutput:
+        """Embed, iterate the core `depth` times from `initial_state`, read out.
+
+        Args:
+            input_ids: int64 [B, T].
+            attention_mask: [B, past + T], 1 at real tokens; padding on either side.
+            depth: recurrences, the config's by default. A cache is good for one depth.
+            initial_state: z0 [B, T, width]; by default drawn from the config's seed at each token's position.
+        """
+        depth = self.config.depth if depth is None else depth
+        batch, tokens = input_ids.shape
+        dtype = self.embed_tokens.weight.dtype
+        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        if attention_mask is None:
+            attention_mask = torch.ones(batch, past + tokens, dtype=torch.long, device=input_ids.device)
+        context: Context
+        if use_cache or past_key_values is not None:
+            if not past:
+                # One made from the config has a layer per block; ours needs one per (block, recurrence).
+                past_key_values = DynamicCache()
+            context = CachedContext(self.config, past_key_values, attention_mask, tokens, position_ids, dtype, depth)
+        else:
+            context = PaddedContext(self.config, attention_mask, position_ids, dtype, depth)
+        e = self.prelude_forward(input_ids, context)
+        z0 = self.draw_initial_state(context.position_ids) if initial_state is None else initial_state
+        z = self.endpoint(e, z0, context)
+        return LoopedOutput(
+            last_hidden_state=self.coda_forward(z, context), past_key_values=past_key_values, endpoint=z
+        )
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embed_tokens = value
+
+
+class LoopedForCausalLM(LoopedPreTrainedModel, GenerationMixin):
+    """A looped model with its head; loads, saves, generates and trains as any Hugging Face causal model."""
+
+    def __init__(self, config: LoopedConfig) -> None:
+        super().__init__(config)
+        self.model = LoopedModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        depth: int | None = None,
+        initial_state: Tensor | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """See LoopedModel.forward; `labels` int64 [B, T] with -100 where no loss is wanted."""
+        outputs = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            depth=depth,
+            initial_state=initial_state,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else logits_to_keep
+        hidden = outputs.last_hidden_state
+        logits = self.lm_head(hidden if isinstance(kept, int) else hidden[:, kept])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=outputs.past_key_values)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.model.embed_tokens = value
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        self.lm_head = value
