@@ -172,7 +172,7 @@ def next_token_loss(
     backprop_depth) recurrences; the state before them is detached, the injected input is not. row_seeds: [rows].
     """
     parts, config = model.model, model.config
-    context = PaddedContext(parts, torch.ones_like(ids))
+    context = PaddedContext(config, torch.ones_like(ids), dtype=model.dtype, depth=depth)
     injected = parts.prelude_forward(ids, context)
     positions = torch.arange(ids.shape[1]).expand(ids.shape)
     start = initial_state(row_seeds, positions, config.hidden_size, config.initial_state_std)

@@ -1,0 +1,218 @@
+"""Pretraining: the gradient against plain autograd, learning, resuming, interruption, refusals."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from loop_rl.errors import UserError
+from loop_rl.models import LoopedConfig, LoopedForCausalLM
+from loop_rl.models.contexts import PaddedContext
+from loop_rl.models.initial_state import initial_state
+from loop_rl.recipe import load_recipe
+from loop_rl.training import pretrain as module
+from loop_rl.training.checkpoints import latest_checkpoint
+from loop_rl.training.pretrain import Pretrainer, make_optimizer, next_token_loss, pretrain
+from loop_rl.training.pretrain_recipe import PretrainRecipe
+
+SIZES = dict(hidden_size=32, intermediate_size=48, num_attention_heads=2, num_key_value_heads=1, head_dim=16)
+
+
+def recipe_for(folder, name="run", model=None, data=None, prior=None, optim=None, **train):
+    return PretrainRecipe.model_validate(
+        {
+            "model": {**SIZES, "depth": 3, "core_layers": 1, **(model or {})},
+            "data": {"length": 48, "problems": 40, **(data or {})},
+            "prior": {"mean": 3.0, "cap": 8, **(prior or {})},
+            "optim": {"learning_rate": 3e-3, **(optim or {})},
+            "train": {"max_steps": 6, "batch_size": 4, "backprop_depth": 2, "threads": 1, **train},
+            "run": {"name": name, "folder": str(folder)},
+        }
+    )
+
+
+def rows_of(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(run):
+    return AutoModelForCausalLM.from_pretrained(run / "model", dtype=torch.float32).state_dict()
+
+
+def assert_same_weights(first, second):
+    first, second = weights(first), weights(second)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize(("depth", "backprop_depth"), [(5, 2), (5, 1), (2, 4), (4, 4)])
+def test_gradient_is_that_of_the_last_recurrences_with_earlier_state_detached(depth, backprop_depth):
+    torch.manual_seed(0)
+    model = LoopedForCausalLM(LoopedConfig(vocab_size=40, max_position_embeddings=32, **SIZES)).double()
+    ids = torch.randint(3, 40, (2, 9))
+    labels = ids.clone()
+    labels[0, :4] = -100
+    seeds = torch.tensor([5, 6])
+    loss = next_token_loss(model, ids, labels, depth, backprop_depth, seeds)
+    loss.backward()
+    got = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+    model.zero_grad()
+    context = PaddedContext(model.config, torch.ones_like(ids), dtype=torch.float64)
+    injected = model.model.prelude_forward(ids, context)
+    state = initial_state(seeds, torch.arange(9).expand(2, 9), 32, model.config.initial_state_std).double()
+    for recurrence in range(depth):
+        if recurrence == depth - backprop_depth:
+            state = state.detach()
+        state = model.model.recur(
+            state, injected if recurrence >= depth - backprop_depth else injected.detach(), context, recurrence
+        )
+    logits = model.lm_head(model.model.coda_forward(state, context)).float()
+    expected = sum(
+        F.cross_entropy(logits[row, t], labels[row, t + 1], reduction="none")
+        for row in range(2)
+        for t in range(8)
+        if labels[row, t + 1] != -100
+    )
+    expected.backward()
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            assert torch.allclose(got[name], parameter.grad, rtol=1e-4, atol=1e-6), name
+    assert got.keys() == {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def test_loss_falls_on_a_tiny_corpus(tmp_path):
+    run = pretrain(recipe_for(tmp_path, data={"problems": 4}, max_steps=60, batch_size=4), progress=False)
+    losses = [row["loss"] for row in rows_of(run)]
+    assert losses[0] > 5.5  # about log 512
+    assert losses[-1] < 0.6 * losses[0]
+    tokenizer = AutoTokenizer.from_pretrained(run / "model")
+    assert len(tokenizer) == weights(run)["lm_head.weight"].shape[0] == 512
+    assert load_recipe(run / "recipe.yaml", schema=PretrainRecipe).train.max_steps == 60
+    assert json.loads((run / "environment.json").read_text())["threads"] == 1
+
+
+def test_accumulated_micro_batches_weigh_by_their_tokens(tmp_path):
+    """Two micro-batches of 2 rows give the gradient of one of 4 at a fixed depth, answers of unequal length or not."""
+    grads = []
+    for batch_size, accumulation in ((4, 1), (2, 2)):
+        recipe = recipe_for(
+            tmp_path,
+            data={"loss_on": "answer"},
+            model={"initial_state_std": 0.0},
+            prior={"name": "fixed"},
+            batch_size=batch_size,
+            accumulation=accumulation,
+        )
+        trainer = Pretrainer(recipe)
+        kept = {}
+        trainer.optimizer.step = lambda kept=kept, trainer=trainer: kept.update(
+            {name: parameter.grad.clone() for name, parameter in trainer.model.named_parameters()}
+        )
+        kept["loss"] = torch.tensor(trainer.update()["loss"])
+        grads.append(kept)
+    assert grads[0].keys() == grads[1].keys()
+    for name in grads[0]:
+        assert torch.allclose(grads[0][name], grads[1][name], rtol=1e-3, atol=1e-6), name
+
+
+def test_resumed_run_is_bitwise_the_uninterrupted_one(tmp_path):
+    whole = pretrain(recipe_for(tmp_path, "whole"), progress=False)
+    recipe = recipe_for(tmp_path, "cut", save_steps=2)
+    update = Pretrainer.update
+
+    def die_at_five(self):
+        if self.step == 5:
+            raise RuntimeError("power cut")
+        return update(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pretrainer, "update", die_at_five)
+        with pytest.raises(RuntimeError):
+            pretrain(recipe, progress=False)
+    cut = tmp_path / "cut"
+    assert latest_checkpoint(cut / "checkpoints").name == "step_4"
+    torch.rand(3)  # the global generator has moved on
+    assert pretrain(recipe, resume=True, progress=False) == cut
+    assert_same_weights(whole, cut)
+    first, second = rows_of(whole), rows_of(cut)
+    assert [row["step"] for row in second] == list(range(1, 7))
+    assert [row["loss"] for row in first] == [row["loss"] for row in second]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_a_run_that_can_go_on(tmp_path, number):
+    whole = pretrain(recipe_for(tmp_path, "whole"), progress=False)
+    recipe = recipe_for(tmp_path, "cut")
+    update = Pretrainer.update
+
+    def interrupted(self):
+        if self.step == 2:
+            os.kill(os.getpid(), number)
+        return update(self)
+
+    handler = signal.getsignal(number)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pretrainer, "update", interrupted)
+        with pytest.raises(KeyboardInterrupt, match="update 3"):
+            pretrain(recipe, progress=False)
+    assert signal.getsignal(number) is handler
+    checkpoint = latest_checkpoint(tmp_path / "cut" / "checkpoints")
+    assert checkpoint.name == "step_3"
+    assert AutoModelForCausalLM.from_pretrained(checkpoint / "model").config.model_type == "looped"
+    assert_same_weights(whole, pretrain(recipe, resume=True, progress=False))
+
+
+def test_an_update_that_is_not_finite_is_skipped_and_counted(tmp_path, monkeypatch):
+    loss = next_token_loss
+    monkeypatch.setattr(module, "next_token_loss", lambda *a: loss(*a) * (float("nan") if trainer.step == 1 else 1))
+    trainer = Pretrainer(recipe_for(tmp_path))
+    trainer.update()
+    before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
+    row = trainer.update()
+    assert row["loss"] is None and row["skipped"] == 1
+    assert all(torch.equal(before[key], value) for key, value in trainer.model.state_dict().items())
+    row = trainer.update()
+    assert row["loss"] is not None and row["skipped"] == 1
+
+
+def test_updates_that_are_never_finite_stop_the_run(tmp_path, monkeypatch):
+    loss = next_token_loss
+    monkeypatch.setattr(module, "next_token_loss", lambda *a: loss(*a) * float("nan"))
+    with pytest.raises(UserError, match="learning_rate"):
+        pretrain(recipe_for(tmp_path, max_steps=30), progress=False)
+
+
+def test_decay_is_on_matrices_only(tmp_path):
+    trainer = Pretrainer(recipe_for(tmp_path))
+    decayed, rest = make_optimizer(trainer.model, trainer.recipe).param_groups
+    assert decayed["weight_decay"] == 0.1 and all(p.dim() >= 2 for p in decayed["params"])
+    assert rest["weight_decay"] == 0.0 and all(p.dim() < 2 for p in rest["params"])
+    assert len(decayed["params"]) + len(rest["params"]) == len(list(trainer.model.parameters()))
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(UserError, match="max_position_embeddings"):
+        pretrain(recipe_for(tmp_path, data={"length": 5000}), progress=False)
+    with pytest.raises(UserError, match="no run to resume"):
+        pretrain(recipe_for(tmp_path), resume=True, progress=False)
+    with pytest.raises(UserError, match="tokenizer"):
+        pretrain(recipe_for(tmp_path, "b", data={"tokenizer": str(tmp_path)}), progress=False)
+    with pytest.raises(UserError, match="vocab_size"):
+        pretrain(recipe_for(tmp_path, "c", model={"vocab_size": 10}), progress=False)
+    pretrain(recipe_for(tmp_path, "d", max_steps=1), progress=False)
+    with pytest.raises(UserError, match="already holds a run"):
+        pretrain(recipe_for(tmp_path, "d", max_steps=1), progress=False)
+    with pytest.raises(UserError, match="section prior"):
+        pretrain(recipe_for(tmp_path, "d", max_steps=2, prior={"mean": 4.0}), resume=True, progress=False)
+
+
+def test_the_shipped_recipe_loads():
+    recipe = load_recipe("pretrain_embedded", schema=PretrainRecipe)
+    assert recipe.prior.mean == recipe.model.depth == 6
+    assert recipe.train.backprop_depth == 4
