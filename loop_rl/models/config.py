@@ -20,7 +20,7 @@ class LoopedConfig(PretrainedConfig):
     """
 
     model_type = "looped"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["cache"]
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
+from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from loop_rl.models.blocks import Block, RMSNorm
@@ -32,7 +33,7 @@ class LoopedPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["Block"]
     _supports_sdpa = True
     _supports_cache_class = True
-    _skip_keys_device_placement = "past_key_values"
+    _skip_keys_device_placement = "cache"
 
     def _init_weights(self, module: nn.Module) -> None:
         std = self.config.initializer_range
@@ -106,7 +107,7 @@ class LoopedModel(LoopedPreTrainedModel):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         use_cache: bool | None = None,
         depth: int | None = None,
         initial_state: Tensor | None = None,
@@ -123,22 +124,23 @@ class LoopedModel(LoopedPreTrainedModel):
         depth = self.config.depth if depth is None else depth
         batch, tokens = input_ids.shape
         dtype = self.embed_tokens.weight.dtype
-        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        past = cache.get_seq_length() if cache is not None else 0
         if attention_mask is None:
             attention_mask = torch.ones(batch, past + tokens, dtype=torch.long, device=input_ids.device)
         context: Context
-        if use_cache or past_key_values is not None:
-            if not past:
-                # One made from the config has a layer per block; ours needs one per (block, recurrence).
-                past_key_values = DynamicCache()
-            context = CachedContext(self.config, past_key_values, attention_mask, tokens, position_ids, dtype, depth)
+        if use_cache or cache is not None:
+            if cache is None:
+                cache = DynamicCache()
+            # generate sizes the cache by the config's blocks; ours grows to one layer per (block, recurrence).
+            cache.layer_class_to_replicate = DynamicLayer
+            context = CachedContext(self.config, cache, attention_mask, tokens, position_ids, dtype, depth)
         else:
             context = PaddedContext(self.config, attention_mask, position_ids, dtype, depth)
         e = self.prelude_forward(input_ids, context)
         z0 = self.draw_initial_state(context.position_ids) if initial_state is None else initial_state
         z = self.endpoint(e, z0, context)
         return LoopedOutput(
-            last_hidden_state=self.coda_forward(z, context), past_key_values=past_key_values, endpoint=z
+            last_hidden_state=self.coda_forward(z, context), cache=cache, endpoint=z
         )
 
     def get_input_embeddings(self) -> nn.Module:
@@ -162,7 +164,7 @@ class LoopedForCausalLM(LoopedPreTrainedModel, GenerationMixin):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         depth: int | None = None,
@@ -175,7 +177,7 @@ class LoopedForCausalLM(LoopedPreTrainedModel, GenerationMixin):
             input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
+            cache=cache,
             use_cache=use_cache,
             depth=depth,
             initial_state=initial_state,
@@ -186,7 +188,7 @@ class LoopedForCausalLM(LoopedPreTrainedModel, GenerationMixin):
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=outputs.past_key_values)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, cache=outputs.cache)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.model.embed_tokens
