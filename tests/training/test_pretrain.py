@@ -16,7 +16,7 @@ from loop_rl.models.initial_state import initial_state
 from loop_rl.recipe import load_recipe
 from loop_rl.training import pretrain as module
 from loop_rl.training.checkpoints import latest_checkpoint
-from loop_rl.training.pretrain import Pretrainer, make_optimizer, next_token_loss, pretrain
+from loop_rl.training.pretrain import Pretrainer, load_tokenizer, make_optimizer, next_token_loss, pretrain
 from loop_rl.training.pretrain_recipe import PretrainRecipe
 
 SIZES = dict(hidden_size=32, intermediate_size=48, num_attention_heads=2, num_key_value_heads=1, head_dim=16)
@@ -26,7 +26,7 @@ def recipe_for(folder, name="run", model=None, data=None, prior=None, optim=None
     return PretrainRecipe.model_validate(
         {
             "model": {**SIZES, "depth": 3, "core_layers": 1, **(model or {})},
-            "data": {"length": 48, "problems": 40, **(data or {})},
+            "data": {"length": 64, "problems": 40, **(data or {})},
             "prior": {"mean": 3.0, "cap": 8, **(prior or {})},
             "optim": {"learning_rate": 3e-3, **(optim or {})},
             "train": {"max_steps": 6, "batch_size": 4, "backprop_depth": 2, "threads": 1, **train},
@@ -79,7 +79,7 @@ def test_gradient_is_that_of_the_last_recurrences_with_earlier_state_detached(de
         if labels[row, t + 1] != -100
     )
     expected.backward()
-    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             assert torch.allclose(got[name], parameter.grad, rtol=1e-4, atol=1e-6), name
@@ -87,7 +87,7 @@ def test_gradient_is_that_of_the_last_recurrences_with_earlier_state_detached(de
 
 
 def test_loss_falls_on_a_tiny_corpus(tmp_path):
-    run = pretrain(recipe_for(tmp_path, data={"problems": 4}, max_steps=60, batch_size=4), progress=False)
+    run = pretrain(recipe_for(tmp_path, data={"problems": 4, "length": 64}, max_steps=60, batch_size=4), progress=False)
     losses = [row["loss"] for row in rows_of(run)]
     assert losses[0] > 5.5  # about log 512
     assert losses[-1] < 0.6 * losses[0]
@@ -214,5 +214,7 @@ def test_refusals(tmp_path):
 
 def test_the_shipped_recipe_loads():
     recipe = load_recipe("pretrain_embedded", schema=PretrainRecipe)
-    assert recipe.prior.mean == recipe.model.depth == 6
-    assert recipe.train.backprop_depth == 4
+    assert recipe.run.name == "pretrain_embedded"
+    assert load_tokenizer(recipe.data.tokenizer).vocab_size <= recipe.model.vocab_size
+    assert 1 < recipe.prior.mean < recipe.prior.cap
+    assert recipe.data.length <= recipe.model.max_position_embeddings
