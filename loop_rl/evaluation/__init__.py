@@ -1,0 +1,8 @@
+"""Held-out evaluation: sample every question several times, score, and estimate pass@1 and pass@k."""
+
+from loop_rl.evaluation.evaluate import EvalResult, evaluate
+from loop_rl.evaluation.pass_at_k import pass_at_k
+from loop_rl.evaluation.record import record_evaluation
+from loop_rl.evaluation.reward_function import load_reward, score
+
+__all__ = ["EvalResult", "evaluate", "load_reward", "pass_at_k", "record_evaluation", "score"]
