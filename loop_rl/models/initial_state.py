@@ -29,7 +29,7 @@ def initial_state(row_seeds: Tensor, positions: Tensor, width: int, std: float) 
     """Draw z0 on the CPU in float32.
 
     Args:
-        row_seeds: int64 [batch], one seed a row.
+        row_seeds: int64 [batch], one seed a row, or [batch, tokens], one a token.
         positions: int64 [batch, tokens], positions in the sequence (not columns of the padded batch).
         width: channels. std: standard deviation.
 
@@ -37,7 +37,8 @@ def initial_state(row_seeds: Tensor, positions: Tensor, width: int, std: float) 
         float32 [batch, tokens, width].
     """
     positions_np = positions.detach().cpu().numpy()
-    seeds = np.broadcast_to(row_seeds.detach().cpu().numpy()[:, None], positions_np.shape)
+    seeds = row_seeds.detach().cpu().numpy()
+    seeds = np.broadcast_to(seeds if seeds.ndim == 2 else seeds[:, None], positions_np.shape)
     with np.errstate(over="ignore"):
         words = hash_uint64(seeds, positions_np, (width + 1) // 2, stream=1)
     high = (words >> np.uint64(32)).astype(np.float32)

@@ -139,9 +139,7 @@ class LoopedModel(LoopedPreTrainedModel):
         e = self.prelude_forward(input_ids, context)
         z0 = self.draw_initial_state(context.position_ids) if initial_state is None else initial_state
         z = self.endpoint(e, z0, context)
-        return LoopedOutput(
-            last_hidden_state=self.coda_forward(z, context), cache=cache, endpoint=z
-        )
+        return LoopedOutput(last_hidden_state=self.coda_forward(z, context), cache=cache, endpoint=z)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens

@@ -1,23 +1,16 @@
 """Next-token pretraining of a looped model with sampled depths and truncated backpropagation through the loop."""
 
-import contextlib
 import json
 import logging
 import math
-import platform
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-import transformers
 import yaml
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -37,6 +30,7 @@ from loop_rl.training.checkpoints import (
 from loop_rl.training.corpus import IGNORED, Corpus, load_corpus
 from loop_rl.training.depth_prior import make_prior
 from loop_rl.training.pretrain_recipe import PretrainRecipe
+from loop_rl.training.run_folder import drop_rows_after, environment, progress_bar, stop_requests
 from loop_rl.training.schedule import wsd_factor
 
 logger = logging.getLogger(__name__)
@@ -65,8 +59,8 @@ def pretrain(recipe: PretrainRecipe, resume: bool = False, progress: bool = True
     checkpoint = _open_run_folder(run, recipe, resume)
     trainer = Pretrainer(recipe, checkpoint)
     (run / "recipe.yaml").write_text(recipe.dump_yaml())
-    (run / "environment.json").write_text(json.dumps(_environment(trainer.device), indent=1) + "\n")
-    _drop_rows_after(run / "metrics.jsonl", trainer.step)
+    (run / "environment.json").write_text(json.dumps(environment(trainer.device), indent=1) + "\n")
+    drop_rows_after(run / "metrics.jsonl", trainer.step)
     _train(trainer, run, progress)
     temporary = run / ".incomplete_model"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -237,7 +231,7 @@ def _train(trainer: Pretrainer, run: Path, progress: bool) -> None:
     def checkpoint() -> Path:
         return save_checkpoint(run / "checkpoints", trainer.step, trainer.save, train.keep_checkpoints)
 
-    with _stop_requests() as stop, (run / "metrics.jsonl").open("a") as metrics, _bar(progress) as bar:
+    with stop_requests() as stop, (run / "metrics.jsonl").open("a") as metrics, progress_bar(progress) as bar:
         text = "loss {loss:.3f}  depth {depth:.0f}  {tokens_per_second:,.0f} tokens/s"
         task = bar.add_task("starting", total=train.max_steps, completed=trainer.step)
         while trainer.step < train.max_steps and not stop.is_set():
@@ -256,32 +250,6 @@ def _train(trainer: Pretrainer, run: Path, progress: bool) -> None:
         saved = checkpoint()
     if trainer.step < train.max_steps:
         raise KeyboardInterrupt(f"stopped after update {trainer.step}; {saved} is complete, resume to go on")
-
-
-@contextlib.contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
-    """An event set by Ctrl-C or SIGTERM, so that an update is never cut in half; a second Ctrl-C stops at once."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # only the main thread may set handlers
-        return
-
-    def request(number: int, frame: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _bar(progress: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, disable=not progress)
 
 
 def _open_run_folder(run: Path, recipe: PretrainRecipe, resume: bool) -> Path | None:
@@ -303,27 +271,3 @@ def _open_run_folder(run: Path, recipe: PretrainRecipe, resume: bool) -> Path | 
     else:
         logger.info("resuming %s from step %d", run, checkpoint_step(checkpoint))
     return checkpoint
-
-
-def _drop_rows_after(metrics: Path, step: int) -> None:
-    """Rows past the checkpoint are about to be written again; a row cut short by a crash goes too."""
-    if not metrics.exists():
-        return
-    kept = []
-    for line in metrics.read_text().splitlines():
-        with contextlib.suppress(ValueError):
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-    metrics.write_text("".join(kept))
-
-
-def _environment(device: torch.device) -> dict[str, Any]:
-    return {
-        "loop_rl": loop_rl.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-    }

@@ -23,3 +23,15 @@ def wsd_factor(
         return 1.0
     progress = min((step + 1 - (total - decay)) / decay, 1.0)
     return floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def decay_factor(step: int, total: int, warmup: int, kind: str) -> float:
+    """Factor of the learning rate at 0-based update `step`: linear warm-up, then constant, linear or cosine to 0."""
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = (step - warmup) / max(total - warmup, 1)
+    if kind == "linear":
+        return 1.0 - progress
+    if kind == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+    return 1.0

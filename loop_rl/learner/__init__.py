@@ -1,0 +1,1 @@
+"""The learner: Dr. GRPO as pure functions, scoring through a gradient estimator, and the update."""

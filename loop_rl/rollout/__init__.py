@@ -1,0 +1,1 @@
+"""Sampling groups of completions, with the endpoint states that the learner reuses."""

@@ -1,0 +1,130 @@
+"""Sampling groups in one process: prompts prefilled once, decoding batched over all completions, rows stop alone."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from loop_rl.models import LoopedForCausalLM
+from loop_rl.models.contexts import DecodeContext, PaddedContext
+from loop_rl.models.initial_state import hash_uint64, uniforms
+from loop_rl.rollout.record import Completion, Rollout
+from loop_rl.rollout.sampling import Sampling, draw
+
+# Finished rows are dropped from the batch once they are this share of it: dropping copies the banks.
+_FINISHED_SHARE = 0.25
+
+
+def completion_seeds(seed: int, count: int) -> np.ndarray:
+    """Seeds of a group's completions from the seed of its prompt; int64 [count]."""
+    with np.errstate(over="ignore"):
+        words = hash_uint64(np.asarray(seed, dtype=np.int64), np.asarray(0), count, stream=3)
+    return (words >> np.uint64(1)).astype(np.int64)
+
+
+def _pad_left(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    length = max(len(prompt) for prompt in prompts)
+    ids = torch.zeros(len(prompts), length, dtype=torch.long)
+    mask = torch.zeros(len(prompts), length, dtype=torch.long)
+    for row, prompt in enumerate(prompts):
+        ids[row, length - len(prompt) :] = torch.tensor(prompt)
+        mask[row, length - len(prompt) :] = 1
+    return ids.to(device), mask.to(device)
+
+
+@torch.no_grad()
+def sample_groups(
+    model: LoopedForCausalLM, prompts: list[list[int]], sampling: Sampling, seeds: list[int], version: int = 0
+) -> list[Rollout]:
+    """Sample `num_generations` completions of every prompt.
+
+    Every draw (initial states, tokens) is a function of the prompt's seed, the completion's number and the position,
+    so what a group samples does not depend on the groups beside it.
+
+    Args:
+        prompts: token ids, at least one each. seeds: one a prompt.
+
+    Raises:
+        ValueError: an empty prompt.
+    """
+    if not all(prompts):
+        raise ValueError(f"prompt {[bool(p) for p in prompts].index(False)} is empty")
+    core, device = model.model, model.lm_head.weight.device
+    depth = sampling.depth or model.config.depth
+    group, limit = sampling.num_generations, sampling.max_completion_length
+
+    ids, mask = _pad_left(prompts, device)
+    prefill = PaddedContext(model.config, mask, None, model.lm_head.weight.dtype, depth, record=True)
+    e = core.prelude_forward(ids, prefill)
+    z = core.endpoint(e, core.draw_initial_state(prefill.position_ids, torch.tensor(seeds)), prefill)
+    logits = model.lm_head(core.coda_forward(z, prefill)[:, -1]).repeat_interleave(group, dim=0)
+    prompt_states = [z[row, mask[row].bool()].cpu() for row in range(len(prompts))]
+
+    row_seeds = torch.from_numpy(np.concatenate([completion_seeds(seed, group) for seed in seeds]))
+    lengths = mask.sum(-1).cpu().repeat_interleave(group)
+    rows = len(row_seeds)
+    tokens = torch.zeros(rows, limit, dtype=torch.long)
+    logps = torch.zeros(rows, limit)
+    states = z.new_zeros(rows, limit, z.shape[-1], device="cpu") if sampling.save_states else None
+    counts = torch.zeros(rows, dtype=torch.long)
+    stopped = torch.zeros(rows, dtype=torch.bool)
+    eos = torch.tensor(sampling.eos_token_ids, dtype=torch.long)
+
+    context = DecodeContext(prefill, mask, group, limit)
+    batch = torch.arange(rows)  # which row each batch entry is
+    for t in range(limit):
+        drawn, drawn_logps = draw(logits, sampling, uniforms(row_seeds[batch], torch.full_like(batch, t)))
+        drawn, drawn_logps = drawn.cpu(), drawn_logps.cpu()
+        running = ~stopped[batch]
+        live = batch[running]
+        tokens[live, t], logps[live, t], counts[live] = drawn[running], drawn_logps[running], t + 1
+        stopped[live] = torch.isin(drawn[running], eos)
+        running = ~stopped[batch]
+        if t == limit - 1 or not running.any():
+            break
+        if running.float().mean() <= 1.0 - _FINISHED_SHARE:
+            kept = running.nonzero()[:, 0]
+            context.keep(kept.to(device))
+            batch, drawn, running = batch[kept], drawn[kept], running[kept]
+        positions = (lengths[batch] + t)[:, None]
+        step = context.step(positions.to(device))
+        e = core.prelude_forward(drawn[:, None].to(device), step)
+        z = core.endpoint(e, core.draw_initial_state(positions, row_seeds[batch]), step)
+        logits = model.lm_head(core.coda_forward(z, step)[:, -1])
+        if states is not None:
+            states[batch[running], t] = z[:, 0].cpu()[running]
+
+    def completion(row: int) -> Completion:
+        count = int(counts[row])
+        saved = states[row, : max(count - 1, 0)] if states is not None else torch.zeros(0, z.shape[-1])
+        return Completion(
+            token_ids=tokens[row, :count].numpy().copy(),
+            logps=logps[row, :count].numpy().copy(),
+            states=_to_numpy(saved),
+            depth=depth,
+            finish_reason="stop" if stopped[row] else "length",
+            seed=int(row_seeds[row]),
+        )
+
+    return [
+        Rollout(
+            prompt_ids=np.asarray(prompt, dtype=np.int64),
+            prompt_states=_to_numpy(prompt_states[i] if sampling.save_states else prompt_states[i][:0]),
+            completions=[completion(i * group + j) for j in range(group)],
+            seed=seeds[i],
+            version=version,
+        )
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def _to_numpy(x: Tensor) -> np.ndarray:
+    """A copy that owns its memory; bfloat16, which numpy lacks, as its 16 bits in uint16."""
+    if x.dtype == torch.bfloat16:
+        return x.contiguous().view(torch.uint16).numpy().copy()
+    return x.numpy().copy()
+
+
+def to_torch(x: np.ndarray) -> Tensor:
+    """Undo `_to_numpy`: uint16 is bfloat16."""
+    tensor = torch.from_numpy(np.array(x))
+    return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor

@@ -1,0 +1,57 @@
+"""From logits to a token: temperature, top-k, top-p, and one uniform number a row."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are drawn. temperature 0 is greedy; top_k 0 and top_p 1 are off; depth None is the config's."""
+
+    num_generations: int
+    max_completion_length: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    depth: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    save_states: bool = True
+
+
+def truncate(probabilities: Tensor, top_k: int, top_p: float) -> Tensor:
+    """Set to zero what top-k and then top-p leave out (not renormalised); [rows, vocab] -> [rows, vocab].
+
+    Top-p keeps the smallest set of likeliest tokens whose mass reaches top_p; ties at the k-th place are all kept.
+    """
+    if 0 < top_k < probabilities.shape[-1]:
+        kth = probabilities.topk(top_k, dim=-1).values[..., -1:]
+        probabilities = torch.where(probabilities >= kth, probabilities, 0.0)
+    if top_p < 1.0:
+        ordered, order = probabilities.sort(dim=-1, descending=True)
+        mass_before = ordered.cumsum(-1) - ordered
+        ordered = torch.where(mass_before < top_p * ordered.sum(-1, keepdim=True), ordered, 0.0)
+        probabilities = torch.zeros_like(probabilities).scatter(-1, order, ordered)
+    return probabilities
+
+
+def draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """One token a row by inversion of the distribution function.
+
+    Args:
+        logits: [rows, vocab]. uniform: float64 [rows] in [0, 1); a row's token depends on its own number alone.
+
+    Returns:
+        Tokens int64 [rows], and their log-probabilities float32 [rows] under the untruncated distribution at the
+        sampling temperature (at temperature 1 for greedy), which is what the learner evaluates.
+    """
+    logits = logits.float() if logits.dtype != torch.float64 else logits
+    logps = torch.log_softmax(logits / (sampling.temperature or 1.0), dim=-1)
+    if sampling.temperature == 0:
+        tokens = logits.argmax(-1)
+    else:
+        mass = truncate(logps.exp(), sampling.top_k, sampling.top_p).double().cumsum(-1)
+        threshold = uniform.to(mass.device)[:, None] * mass[:, -1:]
+        tokens = torch.searchsorted(mass, threshold, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+    return tokens, logps.gather(-1, tokens[:, None])[:, 0].float()

@@ -1,0 +1,68 @@
+"""What every training command does with its run folder and with Ctrl-C."""
+
+import contextlib
+import json
+import platform
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import loop_rl
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """An event set by Ctrl-C or SIGTERM, so that an update is never cut in half; a second Ctrl-C stops at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # only the main thread may set handlers
+        return
+
+    def request(number: int, frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def progress_bar(progress: bool) -> Progress:
+    """A bar with a description, the count and the time left; silent unless `progress`."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, disable=not progress)
+
+
+def drop_rows_after(metrics: Path, step: int) -> None:
+    """Rows past the checkpoint are about to be written again; a row cut short by a crash goes too."""
+    if not metrics.exists():
+        return
+    kept = []
+    for line in metrics.read_text().splitlines():
+        with contextlib.suppress(ValueError):
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+    metrics.write_text("".join(kept))
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What environment.json of a run folder holds."""
+    return {
+        "loop_rl": loop_rl.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+    }
