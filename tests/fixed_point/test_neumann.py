@@ -21,9 +21,7 @@ def contraction(seed: int, kappa: float = 0.6) -> Tensor:
 def tensors(seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """e [ROWS, WIDTH], B [WIDTH, WIDTH], g [ROWS, WIDTH]."""
     generator = torch.Generator().manual_seed(seed)
-    e, b, g = (
-        torch.randn(rows, WIDTH, dtype=torch.float64, generator=generator) for rows in (ROWS, WIDTH, ROWS)
-    )
+    e, b, g = (torch.randn(rows, WIDTH, dtype=torch.float64, generator=generator) for rows in (ROWS, WIDTH, ROWS))
     return e, b, g
 
 
