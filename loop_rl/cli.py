@@ -27,7 +27,7 @@ _DESCRIPTION = """Reinforcement-learning post-training of looped language models
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0, 2 for what the user can mend, 130 when interrupted."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    arguments = build_parser().parse_args(argv)
+    arguments = build_parser().parse_args(_repeat_set(argv))
     try:
         return arguments.run(arguments) or 0
     except UserError as error:
@@ -149,6 +149,20 @@ def _submit(arguments: argparse.Namespace) -> int:
 
 
 # ---- arguments
+
+
+def _repeat_set(argv: Sequence[str]) -> list[str]:
+    """`--set a=1 b=2` as `--set a=1 --set b=2`, so that both are understood and a recipe may still follow."""
+    spread: list[str] = []
+    setting = False
+    for word in argv:
+        if setting and spread[-1] != "--set" and "=" in word and not word.startswith("-"):
+            spread.append("--set")
+        elif setting and spread[-1] != "--set":
+            setting = False
+        spread.append(word)
+        setting = setting or word == "--set"
+    return spread
 
 
 def _positive(text: str) -> int:

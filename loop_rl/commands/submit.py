@@ -11,10 +11,12 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from loop_rl.commands.recipes import load_for
 from loop_rl.errors import UserError
+from loop_rl.recipe import Recipe
 
 FORWARDED = ("LOOP_RL_", "HF_", "NCCL_")
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
@@ -22,17 +24,41 @@ ANSWER_SECONDS = 5.0
 
 
 def entrypoint(recipe: Any, resume: bool) -> str:
-    """The command that the cluster runs: the resolved recipe travels inside it, so no file of this machine is needed."""
+    """The command that the cluster runs; the resolved recipe travels inside it, so it needs no file of this machine."""
     text = base64.b64encode(recipe.dump_yaml().encode()).decode()
-    file = f"{recipe.run.name}.yaml"
-    write = f'import base64, pathlib; pathlib.Path({file!r}).write_bytes(base64.b64decode("{text}"))'
-    train = ["python", "-m", "loop_rl.cli", "train", file, *(["--resume"] if resume else [])]
-    return f"python -c {shlex.quote(write)} && exec {shlex.join(train)}"
+    name = f"{recipe.run.name}.yaml"
+    script = (
+        "import base64, pathlib, sys, tempfile; from loop_rl.cli import main; "
+        f"file = pathlib.Path(tempfile.mkdtemp(), {name!r}); file.write_bytes(base64.b64decode({text!r})); "
+        f"sys.exit(main(['train', str(file)] + {['--resume'] if resume else []!r}))"
+    )
+    return f"exec python -c {shlex.quote(script)}"
 
 
 def environment() -> dict[str, str]:
     """The variables that the run reads and that are set here."""
-    return {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
+    forwarded = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
+    # The run forwards its variables to its workers, and Ray refuses one that the job has been given already.
+    return {**forwarded, "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
+
+
+def for_cluster(recipe: Recipe) -> Recipe:
+    """The recipe with its workers on the job's own cluster, and files that are here by their whole paths."""
+    rollout, data, model = recipe.rollout, recipe.data, recipe.model
+    if rollout.cluster is None:
+        rollout = rollout.model_copy(update={"cluster": "auto"})
+    if data.folder is not None:
+        data = data.model_copy(update={"folder": _whole(data.folder)})
+    if data.name.endswith(".jsonl"):
+        data = data.model_copy(update={"name": _whole(data.name)})
+    if model.path != "embedded":  # a hub id is no folder here, and stays as it is
+        model = model.model_copy(update={"path": _whole(model.path)})
+    return recipe.model_copy(update={"rollout": rollout, "data": data, "model": model})
+
+
+def _whole(path: str) -> str:
+    local = Path(path).expanduser()
+    return str(local.resolve()) if local.exists() else path
 
 
 def submit(name: str, address: str | None, overrides: Sequence[str], resume: bool = False) -> int:
@@ -40,9 +66,7 @@ def submit(name: str, address: str | None, overrides: Sequence[str], resume: boo
 
     The recipe is resolved and checked here first. Interrupting stops the job. Raises UserError when no cluster answers.
     """
-    recipe = load_for("train", name, overrides)
-    if recipe.rollout.cluster is None:  # the job runs inside a cluster, and its workers belong there
-        recipe = recipe.model_copy(update={"rollout": recipe.rollout.model_copy(update={"cluster": "auto"})})
+    recipe = for_cluster(load_for("train", name, overrides))
     address = address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS
     client = connect(address)
     job = client.submit_job(entrypoint=entrypoint(recipe, resume), runtime_env={"env_vars": environment()})
