@@ -34,6 +34,22 @@ def resolve_model(path: str) -> str:
     return path
 
 
+def load_config(path: str) -> LoopedConfig:
+    """The configuration of the looped model at `path`; UserError when nothing is there, or it is not looped."""
+    source = resolve_model(path)
+    try:
+        config = AutoConfig.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model.path: no looped model at {path!r}: give a folder with config.json, `embedded`, or a hub id that "
+            "this "
+            f"machine can reach ({_first_line(error)})"
+        ) from error
+    if not isinstance(config, LoopedConfig):
+        raise UserError(f"model.path: {path!r} is a {config.model_type} model, which is not looped")
+    return config
+
+
 def load_model(path: str, dtype: str = "float32") -> tuple[LoopedForCausalLM, PreTrainedTokenizerBase]:
     """The looped model and its tokenizer, strictly: every weight present, of its shape, and none left over.
 
@@ -41,15 +57,7 @@ def load_model(path: str, dtype: str = "float32") -> tuple[LoopedForCausalLM, Pr
         UserError: nothing there, not a looped model, damaged or mismatched weights.
     """
     source = resolve_model(path)
-    try:
-        config = AutoConfig.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"model.path: no looped model at {path!r}: give a folder with config.json, `embedded`, or a hub id that this "
-            f"machine can reach ({_first_line(error)})"
-        ) from error
-    if not isinstance(config, LoopedConfig):
-        raise UserError(f"model.path: {path!r} is a {config.model_type} model, which is not looped")
+    config = load_config(path)
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             source, config=config, dtype=getattr(torch, dtype), output_loading_info=True
@@ -57,13 +65,15 @@ def load_model(path: str, dtype: str = "float32") -> tuple[LoopedForCausalLM, Pr
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(
-            f"model.path: the checkpoint {path!r} can't be read ({_first_line(error)}); it may be cut short: copy it again"
+            f"model.path: the checkpoint {path!r} can't be read ({_first_line(error)}); "
+            "it may be cut short: copy it again"
         ) from error
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report.get(kind):
             first = sorted(map(str, report[kind]))[0]
             raise UserError(
-                f"model.path: the weights of {path!r} do not fit its config.json: {len(report[kind])} {kind.replace('_', ' ')}, "
+                f"model.path: the weights of {path!r} do not fit its config.json: "
+                f"{len(report[kind])} {kind.replace('_', ' ')}, "
                 f"such as {first}"
             )
     return model, tokenizer
