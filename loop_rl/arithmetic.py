@@ -13,6 +13,7 @@ from typing import Literal
 
 Split = Literal["train", "test"]
 
+LARGEST_NUMBER = 20
 LARGEST_RESULT = 199
 TEST_SHARE = 10  # one question in ten is a test question
 
@@ -24,7 +25,7 @@ Story = tuple[str, int, tuple[Step, ...]]  # question, first number, steps
 
 
 def _number(rng: random.Random) -> int:
-    return rng.randint(2, 99)
+    return rng.randint(2, LARGEST_NUMBER)
 
 
 def _buys_and_gives(rng: random.Random, name: str, other: str, thing: str) -> Story:
@@ -52,13 +53,13 @@ def _two_sales(rng: random.Random, name: str, other: str, thing: str) -> Story:
 
 
 def _boxes_and_more(rng: random.Random, name: str, other: str, thing: str) -> Story:
-    boxes, each, extra = rng.randint(2, 9), _number(rng), _number(rng)
+    boxes, each, extra = rng.randint(2, 5), _number(rng), _number(rng)
     question = f"{name} has {boxes} boxes of {each} {thing} and {extra} more. How many {thing} in all?"
     return question, boxes, (("*", each), ("+", extra))
 
 
 def _boxes_and_loss(rng: random.Random, name: str, other: str, thing: str) -> Story:
-    boxes, each, sold = rng.randint(2, 9), _number(rng), _number(rng)
+    boxes, each, sold = rng.randint(2, 5), _number(rng), _number(rng)
     question = f"{name} fills {boxes} bags with {each} {thing} each and sells {sold}. How many {thing} are left?"
     return question, boxes, (("*", each), ("-", sold))
 
@@ -76,7 +77,7 @@ def _basket(rng: random.Random, name: str, other: str, thing: str) -> Story:
 
 
 def _bags_given_twice(rng: random.Random, name: str, other: str, thing: str) -> Story:
-    bags, each, b, c = rng.randint(2, 9), _number(rng), _number(rng), _number(rng)
+    bags, each, b, c = rng.randint(2, 5), _number(rng), _number(rng), _number(rng)
     question = f"{name} has {bags} bags of {each} {thing}, gives {other} {b} and buys {c}. How many {thing} now?"
     return question, bags, (("*", each), ("-", b), ("+", c))
 

@@ -107,9 +107,8 @@ class Learner:
         scored_at = time.perf_counter()
         norm, stepped = self._step()
         done = time.perf_counter()
-        quantiles = (
-            torch.cat([r for r in residuals if r is not None]) if any(r is not None for r in residuals) else None
-        )
+        known = [r for r in residuals if r is not None]
+        quantiles = torch.cat(known) if known else None
         metrics = {
             "loss": sums.values.get("loss", 0.0) * scale,
             "grad_norm": norm,

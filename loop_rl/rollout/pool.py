@@ -141,7 +141,8 @@ class RolloutPool:
                 if retries == MAX_RETRIES:
                     raise RuntimeError(
                         f"rollout worker {worker} died {retries + 1} times on the same {len(chunk)} groups; its log "
-                        "is in /tmp/ray/session_latest/logs; if memory is short lower rollout.prompts_per_step, then --resume"
+                        "is in /tmp/ray/session_latest/logs; if memory is short "
+                        "lower rollout.prompts_per_step, then --resume"
                     ) from error
                 self._arm(worker)
                 pending[self._submit(worker, chunk, prompts, sampling, seeds)] = (worker, chunk, retries + 1)

@@ -1,0 +1,217 @@
+"""How much memory a run needs at its peak, from its recipe and the model's configuration, before anything is loaded.
+
+An estimate: sizes that follow from shapes are exact, activations are counted by the tensors that autograd saves, and
+allocator overhead is not counted. It is for the longest batch: every prompt as long as the longest, every completion
+cut at the cap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import torch
+
+from loop_rl.errors import UserError
+from loop_rl.fixed_point import Estimator, parse_estimator
+from loop_rl.models import LoopedConfig, LoopedForCausalLM
+from loop_rl.recipe import Recipe
+
+MIB = 2**20
+PROCESS = 500 * MIB  # an interpreter with torch, transformers and Ray, measured on Linux
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
+_MEASURED_PROMPTS = 2000  # training prompts whose tokens are counted
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One entry: bytes, and whether they lie on the device (the GPU, where there is one) or in the machine's memory."""
+
+    name: str
+    size: int
+    on_device: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """The parts of a run, and what is available: bytes of this machine, and of the GPU (None: everything is here)."""
+
+    parts: list[Part]
+    machine_available: int
+    device_available: int | None
+
+    def needed(self, device: bool) -> int:
+        """Bytes needed on the GPU, or in the machine's memory, which holds everything where there is no GPU."""
+        if self.device_available is None:
+            return 0 if device else sum(part.size for part in self.parts)
+        return sum(part.size for part in self.parts if part.on_device == device)
+
+    def text(self) -> str:
+        """The estimate as lines of YAML comments, so that recipe and estimate together are still a recipe."""
+        width = max(len(part.name) for part in self.parts)
+        lines = ["# estimate of the memory at the peak"]
+        lines += [f"#   {part.name:{width}} {readable(part.size):>10}" for part in self.parts]
+        if self.device_available is not None:
+            lines.append(f"#   GPU: {readable(self.needed(True))} of {readable(self.device_available)} free")
+        lines.append(f"#   machine: {readable(self.needed(False))} of {readable(self.machine_available)} available")
+        return "\n".join(lines)
+
+
+def check_fits(memory: Memory) -> None:
+    """Raises UserError with both numbers, and the largest part, when the run needs more than there is."""
+    places = [("this machine", memory.needed(False), memory.machine_available, False)]
+    if memory.device_available is not None:
+        places.append(("the GPU", memory.needed(True), memory.device_available, True))
+    for place, needed, available, device in places:
+        if needed > available:
+            here = [part for part in memory.parts if memory.device_available is None or part.on_device == device]
+            largest = max(here, key=lambda part: part.size)
+            raise UserError(
+                f"the run needs about {readable(needed)} but {place} has {readable(available)} available; the largest "
+                f"part is {largest.name}, {readable(largest.size)}: {_MENDS.get(largest.name, 'use a smaller model')}"
+            )
+
+
+_MENDS = {
+    "activations": "lower learner.per_device_train_batch_size, or rollout.max_completion_length",
+    "KV banks": "lower rollout.prompts_per_step, rollout.num_generations or rollout.max_completion_length",
+    "endpoint states": "lower rollout.prompts_per_step, rollout.num_generations or rollout.max_completion_length",
+    "processes": "lower rollout.workers",
+    "rollout workers' weights": "lower rollout.workers",
+    "gradients": "use LoRA (lora.r=16), or a smaller model",
+    "Adam": "use LoRA (lora.r=16), or a smaller model",
+}
+
+
+def estimate(recipe: Recipe) -> Memory:
+    """Reads the model's configuration and the data (both checked as the run would) and adds up what the run needs."""
+    from loop_rl.data import load_dataset
+    from loop_rl.evaluation.reward_function import load_reward
+    from loop_rl.recipe import REWARDS
+    from loop_rl.training.load import load_config, resolve_model
+
+    config = load_config(recipe.model.path)
+    load_reward(recipe.reward.name)
+    splits = load_dataset(recipe.data, numeric=recipe.reward.name in REWARDS)
+    prompts = [example.prompt for example in splits.train[:_MEASURED_PROMPTS]]
+    longest = _longest_prompt(prompts, resolve_model(recipe.model.path))
+    return Memory(run_parts(recipe, config, longest), available_memory(), _device_available())
+
+
+def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int) -> list[Part]:
+    """The parts of a run whose longest prompt has `prompt_length` tokens; those of a cluster's workers are not here."""
+    item = _DTYPE_BYTES[recipe.model.dtype]
+    depth = recipe.model.depth or config.depth
+    rollout, learner = recipe.rollout, recipe.learner
+    estimator = parse_estimator(learner.estimator)
+    parameters = parameter_count(config)
+    trained = parameters if recipe.lora is None else adapter_count(config, recipe)
+    frozen_copy = learner.beta > 0 and recipe.lora is None
+    completions = rollout.prompts_per_step * rollout.num_generations
+    length = prompt_length + rollout.max_completion_length
+    local = 0 if rollout.cluster else rollout.workers
+    parts = [
+        Part("weights", (parameters + (trained if recipe.lora else 0)) * item),
+        Part("gradients", trained * item),
+        Part("Adam", 2 * trained * item),
+    ]
+    if frozen_copy:
+        parts.append(Part("reference model", parameters * item))
+    rows = min(learner.per_device_train_batch_size, completions)
+    parts.append(Part("activations", activations(config, estimator, depth, rows, length, rollout, item)))
+    if local:
+        # A worker holds its weights and, while they are replaced, the arrays that they come in.
+        parts.append(Part("rollout workers' weights", local * parameters * item))
+        parts.append(Part("weights on their way", parameters * item, on_device=False))
+        parts.append(Part("KV banks", completions * length * bank_bytes(config, depth, item)))
+    if estimator.reuses:
+        # Once in the sampler's buffer, once in its records, once where the learner reads them.
+        tokens = completions * rollout.max_completion_length + rollout.prompts_per_step * prompt_length
+        copies = 3 if local else 1
+        parts.append(Part("endpoint states", copies * tokens * config.hidden_size * item, on_device=False))
+    parts.append(Part("processes", (1 + local) * PROCESS, on_device=False))
+    return parts
+
+
+def parameter_count(config: LoopedConfig) -> int:
+    """Parameters of the model, from its shapes alone."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in LoopedForCausalLM(config).parameters())
+
+
+def adapter_count(config: LoopedConfig, recipe: Recipe) -> int:
+    """Parameters of LoRA adapters: r rows and r columns for each adapted linear layer, the head never among them."""
+    assert recipe.lora is not None
+    targets = recipe.lora.target_modules
+    with torch.device("meta"):
+        model = LoopedForCausalLM(config)
+    return sum(
+        recipe.lora.r * (layer.in_features + layer.out_features)
+        for name, layer in model.named_modules()
+        if isinstance(layer, torch.nn.Linear)
+        and (name != "lm_head" if targets == "all-linear" else any(name.endswith(target) for target in targets))
+    )
+
+
+def bank_bytes(config: LoopedConfig, depth: int, item: int) -> int:
+    """Bytes of keys and values that one token of one completion keeps in the full cache."""
+    return 2 * config.bank_count(depth) * config.num_key_value_heads * config.head_dim * item
+
+
+def activations(
+    config: LoopedConfig, estimator: Estimator, depth: int, rows: int, length: int, rollout: object, item: int
+) -> int:
+    """Bytes that autograd keeps for a micro-batch of `rows` completions of `length` tokens, prompt included.
+
+    Only the recurrences with a graph count: all of them under full BPTT, b under truncated BPTT-b, one otherwise.
+    """
+    kept = 1 if estimator.kind != "bptt" else min(estimator.window or depth, depth)
+    width, queries = config.hidden_size, config.num_attention_heads * config.head_dim
+    keys = config.num_key_value_heads * config.head_dim
+    # Saved by a block: both norms' inputs and outputs and the residual sums; queries before and after rotation, the
+    # attention's output; keys and values, and their copies for every query head; gate, its SiLU, up, their product.
+    block = 5 * width + 6 * queries + 3 * keys + 4 * config.intermediate_size
+    injection = 6 * width
+    blocks = config.prelude_layers + config.coda_layers + kept * config.core_layers
+    per_token = (blocks * block + kept * injection + 4 * width) * item
+    # Logits in their own type and in float32, log-probabilities, probabilities, and the gradient.
+    tokens = rollout.max_completion_length  # type: ignore[attr-defined]
+    logits = rows * tokens * config.vocab_size * (item + 4 * 4)
+    return rows * length * per_token + logits
+
+
+def available_memory() -> int:
+    """Bytes that this process and its workers may still take: the machine's, or a container's limit if lower."""
+    import psutil
+
+    available = psutil.virtual_memory().available
+    for limit_file, used_file in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limit, used = Path(limit_file).read_text().strip(), int(Path(used_file).read_text())
+        except (OSError, ValueError):
+            continue
+        if limit.isdigit():
+            available = min(available, max(int(limit) - used, 0))
+    return available
+
+
+def readable(size: int) -> str:
+    """A size in MiB or GiB."""
+    return f"{size / MIB:.0f} MiB" if size < 10 * 1024 * MIB else f"{size / MIB / 1024:.1f} GiB"
+
+
+def _device_available() -> int | None:
+    return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
+
+
+def _longest_prompt(prompts: list[str], model: str) -> int:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise UserError(f"model.path: no tokenizer in {model} ({' '.join(str(error).split())[:200]})") from error
+    return max(len(ids) for ids in tokenizer(prompts).input_ids)
