@@ -62,9 +62,8 @@ def _train(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         from loop_rl.training.memory import check_fits, estimate
 
-        print(recipe.dump_yaml(), end="")
         memory = estimate(recipe)
-        print(memory.text())
+        print(recipe.dump_yaml() + memory.text())
         check_fits(memory)
         return
     from loop_rl.training.rl import train

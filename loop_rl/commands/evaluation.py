@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from loop_rl.errors import UserError
-from loop_rl.recipe import Recipe, load_recipe
+from loop_rl.recipe import REWARDS, Recipe, load_recipe
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,8 @@ def run_eval(
     Everything is read and checked before the first sample. A run's rows go into its evals.jsonl too.
     """
     target = find_target(name)
-    recipes = [resolve(target, one, overrides) for one in (data or [None])]
-    if size is not None:
-        recipes = [resolve(target, one, [*overrides, f"data.eval_size={size}"]) for one in (data or [None])]
+    changes = overrides if size is None else [*overrides, f"data.eval_size={size}"]
+    recipes = [resolve(target, one, changes) for one in (data or [None])]
     from loop_rl.data import load_dataset
     from loop_rl.evaluation import evaluate, load_reward, record_evaluation
     from loop_rl.evaluation.record import eval_row
@@ -88,7 +87,7 @@ def run_eval(
     jobs = []
     for recipe in recipes:
         reward = load_reward(recipe.reward.name)
-        jobs.append((recipe, reward, load_dataset(recipe.data, numeric=":" not in recipe.reward.name).test))
+        jobs.append((recipe, reward, load_dataset(recipe.data, numeric=recipe.reward.name in REWARDS).test))
     if recipes[0].run.threads is not None:
         import torch
 
@@ -113,7 +112,7 @@ def run_eval(
                 examples,
                 reward,
                 sampling,
-                seed=recipe.run.seed,
+                seed=recipe.data.seed,  # as in training, so a run's last evaluation comes out again
                 on_batch=lambda count, task=task, bar=bar: bar.advance(task, count),
             )
         if target.run is not None:

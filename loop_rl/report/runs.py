@@ -138,6 +138,8 @@ def _read_run(folder: Path) -> Run:
             raise UserError(f"{file} does not say {key}, so {folder} is not the folder of an RL run")
     metrics, torn = _read_rows(folder / "metrics.jsonl")
     evals, torn_evals = _read_rows(folder / "evals.jsonl")
+    if any("by" not in row for row in evals):  # later evaluations by hand may have used other questions or samples
+        evals = [row for row in evals if "by" not in row]
     names = {row.get("data") for row in evals}
     if recipe["data.name"] in names:  # a later evaluation on other data is no part of this run's curve
         evals = [row for row in evals if row.get("data") == recipe["data.name"]]

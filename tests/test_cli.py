@@ -1,0 +1,317 @@
+"""The command line: what is accepted, what is refused and how, and that it only calls what it should."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from loop_rl import cli
+from loop_rl.cli import build_parser, main
+from loop_rl.commands import submit as submitting
+from loop_rl.commands.evaluation import end_tokens, find_target, resolve
+from loop_rl.commands.recipes import shipped
+from loop_rl.errors import UserError
+from loop_rl.recipe import Recipe, load_recipe
+
+ROOT = Path(__file__).parents[1]
+
+
+def refused(capsys, *argv):
+    """The one line on stderr of a command that must end with code 2."""
+    assert main(list(argv)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("loop-rl: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+# ---- parsing
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "train r.yaml",
+        "train r.yaml --set a.b=1 --set c.d=2 --resume",
+        "train r.yaml --set a.b=1 c.d=2 --dry-run",
+        "train --set a.b=1 c.d=2 r.yaml",
+        "pretrain r.yaml --resume",
+        "eval runs/x --data gsm8k arithmetic --samples 8 --temperature 0 --size 10 --data-folder f --set a.b=1",
+        "report runs/x runs/y --baseline full_bptt --format md --plot a.png",
+        "bench update --width 64 --depth 2 --batch 1 --length 8 --runs 1 --format json",
+        "recipes",
+        "recipes list",
+        "recipes show gsm8k_reuse_neumann4",
+        "recipes copy gsm8k_reuse_neumann4 mine.yaml",
+        "recipes validate a.yaml b.yaml",
+        "submit r.yaml --address http://head:8265 --resume",
+    ],
+)
+def test_commands_parse(argv):
+    arguments = build_parser().parse_args(cli._repeat_set(argv.split()))
+    assert callable(arguments.run)
+    if "c.d=2" in argv:
+        assert arguments.set == ["a.b=1", "c.d=2"]
+        assert arguments.recipe == "r.yaml"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    ["", "trane x", "train", "bench update --depth 0", "eval m --samples 0", "eval m --temperature -1", "report"],
+)
+def test_bad_arguments_end_with_code_2(argv, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(argv.split())
+    assert stopped.value.code == 2
+    assert "loop-rl" in capsys.readouterr().err
+
+
+def test_every_verb_teaches_with_an_example(capsys):
+    for verb in ("train", "pretrain", "eval", "report", "bench update", "recipes", "submit"):
+        with pytest.raises(SystemExit) as stopped:
+            main([*verb.split(), "--help"])
+        assert stopped.value.code == 0
+        assert f"loop-rl {verb}" in capsys.readouterr().out.partition("example:")[2]
+
+
+def test_help_and_refusals_bring_no_heavy_library():
+    script = (
+        "import sys; from loop_rl.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "main(['report', 'no/such/run'])\n"
+        "assert not {'torch', 'ray', 'transformers'} & set(sys.modules), 'heavy'"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- errors
+
+
+def test_a_misspelt_key_is_one_line_with_the_nearest(capsys):
+    message = refused(capsys, "train", "quickstart_reuse_neumann4", "--set", "optim.learning_rte=1e-6")
+    assert "learning_rte" in message
+    assert "optim.learning_rate" in message
+
+
+@pytest.mark.parametrize("verb", ["train", "submit", "pretrain"])
+def test_a_missing_recipe_names_the_nearest(verb, capsys):
+    assert "nearest shipped recipe" in refused(capsys, verb, "quickstart_reuse_neuman4")
+
+
+def test_a_recipe_of_the_other_kind_names_the_other_verb(capsys):
+    assert "loop-rl pretrain pretrain_embedded" in refused(capsys, "train", "pretrain_embedded")
+    assert "loop-rl train gsm8k_tiny_reuse_neumann4" in refused(capsys, "pretrain", "gsm8k_tiny_reuse_neumann4")
+
+
+def test_missing_run_and_model(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "no run folder" in refused(capsys, "report", str(tmp_path / "none"))
+    message = refused(capsys, "train", "quickstart_full_bptt", "--dry-run", "--set", f"model.path={tmp_path}/none")
+    assert "model.path" in message
+
+
+def test_interruption_says_how_to_go_on(capsys, monkeypatch):
+    def interrupted(arguments):
+        raise KeyboardInterrupt("stopped after step 3")
+
+    monkeypatch.setattr(cli, "_train", interrupted)
+    assert main(["train", "my run.yaml", "--set", "run.seed=1"]) == 130
+    error = capsys.readouterr().err
+    assert error == "loop-rl: stopped after step 3; go on with: loop-rl train 'my run.yaml' --set run.seed=1 --resume\n"
+
+
+def test_a_full_disk_is_a_message(capsys, monkeypatch):
+    def full(arguments):
+        raise OSError(28, "No space left on device", "runs/x/metrics.jsonl")
+
+    monkeypatch.setattr(cli, "_train", full)
+    assert refused(capsys, "train", "x") == "loop-rl: cannot write runs/x/metrics.jsonl: No space left on device\n"
+
+
+def test_a_bug_is_not_taken_for_the_users_mistake(monkeypatch):
+    monkeypatch.setattr(cli, "_train", lambda arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["train", "x"])
+
+
+# ---- recipes
+
+
+def test_every_shipped_recipe_is_listed_shown_and_valid(capsys):
+    assert main(["recipes"]) == 0
+    listed = capsys.readouterr().out
+    for file in shipped():
+        assert file.stem in listed
+        assert main(["recipes", "show", file.stem]) == 0
+        shown = yaml.safe_load(capsys.readouterr().out)
+        assert shown["run"]["name"] == file.stem
+    assert main(["recipes", "validate", *map(str, shipped())]) == 0
+
+
+def test_a_copy_of_a_child_still_finds_its_base(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["recipes", "copy", "quickstart_full_bptt", "mine.yaml"]) == 0
+    copied, original = load_recipe("mine.yaml"), load_recipe("quickstart_full_bptt")
+    assert copied.learner == original.learner
+    assert copied.rollout == original.rollout
+    capsys.readouterr()
+    assert "exists already" in refused(capsys, "recipes", "copy", "quickstart_full_bptt", "mine.yaml")
+
+
+def test_validate_names_the_file(tmp_path, capsys):
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("rollout: {num_generations: 1}\n")
+    message = refused(capsys, "recipes", "validate", str(bad))
+    assert str(bad) in message
+    assert "group_size" in message
+
+
+# ---- training and benchmarks are only called
+
+
+def test_train_passes_recipe_and_resume(monkeypatch, capsys):
+    seen = {}
+    rl = SimpleNamespace(train=lambda recipe, resume: seen.update(recipe=recipe, resume=resume) or Path("runs/x"))
+    monkeypatch.setitem(sys.modules, "loop_rl.training.rl", rl)
+    assert main(["train", "quickstart_full_bptt", "--resume", "--set", "optim.learning_rate=1e-5"]) == 0
+    assert seen["resume"] is True
+    assert seen["recipe"].optim.learning_rate == 1e-5
+    assert capsys.readouterr().out == "run folder: runs/x\n"
+
+
+def test_bench_prints_a_table_or_json(monkeypatch, capsys):
+    row = {"method": "reuse_neumann4", "seconds": 0.5, "ratio": 2.2, "peak_memory_mb": 10.0, "cosine": 0.99}
+    seen = {}
+    bench = SimpleNamespace(bench_update=lambda **sizes: seen.update(sizes) or {"rows": [row]})
+    monkeypatch.setitem(sys.modules, "loop_rl.learner.bench", bench)
+    assert main(["bench", "update", "--format", "json", "--depth", "32"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"rows": [row]}
+    assert seen == {"width": 512, "depth": 32, "batch": 4, "length": 256, "runs": 5}
+    assert main(["bench", "update"]) == 0
+    table = capsys.readouterr().out
+    assert "reuse_neumann4" in table
+    assert "2.20x" in table
+
+
+# ---- eval
+
+
+def run_folder(tmp_path, **data):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    recipe = Recipe.model_validate({"data": {"name": "arithmetic", "eval_size": 50, **data}, "model": {"depth": 3}})
+    (folder / "recipe.yaml").write_text(recipe.dump_yaml())
+    return folder
+
+
+def test_eval_of_a_run_takes_its_recipe_and_sizes_only_for_its_own_data(tmp_path):
+    target = find_target("embedded")
+    assert (target.model, target.run) == ("embedded", None)
+    assert resolve(target, "gsm8k", ["model.depth=4"]).model.depth == 4
+    folder = run_folder(tmp_path)
+    with pytest.raises(UserError, match="no complete checkpoint"):
+        find_target(str(folder))
+    (folder / "model").mkdir()
+    target = find_target(str(folder))
+    assert target.run == folder
+    own = resolve(target, None, [])
+    assert (own.data.name, own.data.eval_size, own.model.depth) == ("arithmetic", 50, 3)
+    assert resolve(target, "arithmetic", []).data.eval_size == 50
+    assert resolve(target, "gsm8k", []).data.eval_size is None
+    assert resolve(target, "gsm8k", ["data.eval_size=7"]).data.eval_size == 7
+
+
+def test_end_tokens_are_all_that_are_configured():
+    model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=[5, 9]), config=None)
+    assert end_tokens(model, SimpleNamespace(eos_token_id=2)) == (2, 5, 9)
+    model = SimpleNamespace(generation_config=None, config=SimpleNamespace(eos_token_id=2))
+    assert end_tokens(model, SimpleNamespace(eos_token_id=None)) == (2,)
+
+
+def test_eval_trained_nothing_but_measures(tmp_path, capsys):
+    from loop_rl.models import LoopedConfig, LoopedForCausalLM
+    from loop_rl.training.load import EMBEDDED
+
+    model = tmp_path / "model"
+    tokenizer = {name: (EMBEDDED / name).read_text() for name in ("tokenizer.json", "tokenizer_config.json")}
+    config = LoopedConfig(
+        hidden_size=32, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, head_dim=16, depth=2
+    )
+    config.eos_token_id = 2
+    LoopedForCausalLM(config).save_pretrained(model)
+    for name, text in tokenizer.items():
+        (model / name).write_text(text)
+    arguments = ["--data", "arithmetic", "--size", "3", "--samples", "2", "--set", "rollout.max_completion_length=8"]
+    assert main(["eval", str(model), *arguments, "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["questions"], row["samples"], row["data"]) == (3, 2, "arithmetic")
+    assert 0 <= row["pass@1"] <= 1
+    folder = run_folder(tmp_path)
+    model.rename(folder / "model")
+    assert main(["eval", str(folder), *arguments]) == 0
+    assert "pass@1" in capsys.readouterr().out
+    (written,) = map(json.loads, (folder / "evals.jsonl").read_text().splitlines())
+    assert written["pass@1"] == row["pass@1"]  # same weights, questions and seeds
+    assert (folder / "evals" / "step_0_arithmetic.parquet").is_file()
+
+
+# ---- submit
+
+
+def test_no_cluster_is_told_at_once(capsys):
+    started = time.monotonic()
+    message = refused(capsys, "submit", "quickstart_full_bptt", "--address", "http://127.0.0.1:9")
+    assert "no Ray cluster answers at http://127.0.0.1:9" in message
+    assert "ray start --head" in message
+    assert time.monotonic() - started < 60
+
+
+def test_the_job_carries_the_resolved_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    recipe = submitting.for_cluster(load_recipe("quickstart_reuse_neumann3", ["data.folder=data", "run.seed=5"]))
+    assert recipe.rollout.cluster == "auto"
+    assert recipe.data.folder == str(tmp_path / "data")
+    # Run as the cluster would, with a stand-in for `main` that reads the recipe it is given.
+    (tmp_path / "stand_in.py").write_text(
+        "import sys, types, pathlib\n"
+        "def main(argv):\n"
+        "    print(argv[0], argv[2:], pathlib.Path(argv[1]).name)\n"
+        "    print(pathlib.Path(argv[1]).read_text(), end='')\n"
+        "    return 7\n"
+        "cli = types.ModuleType('loop_rl.cli'); cli.main = main\n"
+        "sys.modules['loop_rl'] = types.ModuleType('loop_rl'); sys.modules['loop_rl.cli'] = cli\n"
+    )
+    command = submitting.entrypoint(recipe, resume=True).replace(
+        "python -c '", f"{sys.executable} -c 'import stand_in; "
+    )
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 7, done.stderr
+    first, _, text = done.stdout.partition("\n")
+    assert first == "train ['--resume'] quickstart_reuse_neumann3.yaml"
+    (tmp_path / "back.yaml").write_text(text)
+    assert load_recipe(tmp_path / "back.yaml") == recipe
+
+
+def test_the_jobs_environment(monkeypatch):
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("LOOP_RL_DATA", "/data")
+    monkeypatch.setenv("UNRELATED", "x")
+    variables = submitting.environment()
+    assert (variables["NCCL_DEBUG"], variables["LOOP_RL_DATA"]) == ("INFO", "/data")
+    assert "UNRELATED" not in variables
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"), [("SUCCEEDED", 0, 0), ("FAILED", 2, 2), ("FAILED", None, 1), ("STOPPED", None, 1)]
+)
+def test_the_jobs_exit_code(status, code, expected):
+    assert submitting.exit_code(SimpleNamespace(status=status, driver_exit_code=code, message="")) == expected
