@@ -1,0 +1,92 @@
+"""The update benchmark: what it reports, and that what it times is the gradient it says."""
+
+import math
+
+import pytest
+import torch
+
+from loop_rl.fixed_point import parse_estimator
+from loop_rl.learner import bench
+
+SMALL = dict(width=64, batch=2, length=24, vocab_size=40)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return bench.make_problem(depth=6, seed=0, device="cpu", dtype=torch.float64, **SMALL)
+
+
+def test_rows_and_progress():
+    lines = []
+    state = torch.get_rng_state()
+    out = bench.bench_update(
+        depth=6, runs=2, methods=("reuse_neumann4", "reuse_implicit"), progress=lines.append, **SMALL
+    )
+    assert torch.equal(torch.get_rng_state(), state), "the global generator is left as it was"
+    assert [row["method"] for row in out["rows"]] == ["full_bptt", "reuse_neumann4", "reuse_implicit"]
+    for row in out["rows"]:
+        assert list(row) == ["method", "seconds", "ratio", "peak_memory_mb", "cosine", "relative_error"]
+        assert all(math.isfinite(value) and value >= 0 for key, value in row.items() if key != "method")
+        assert row["ratio"] == pytest.approx(out["rows"][0]["seconds"] / row["seconds"])
+    assert out["rows"][0]["ratio"] == 1.0 and out["rows"][0]["relative_error"] == 0.0
+    assert out["rows"][0]["cosine"] == pytest.approx(1.0)
+    assert 0 < out["residual"] < 0.1
+    assert lines[-1].startswith("run 2 of 2: full_bptt")
+
+
+def test_full_bptt_is_autograd_through_the_model_s_own_forward(problem):
+    model, ids = problem.model, problem.ids
+    ours = bench.gradient(problem, parse_estimator("full_bptt"))
+    model.zero_grad()
+    logps = model(ids, initial_state=problem.z0).logits.log_softmax(-1)
+    taken = [[logps[row, t - 1, ids[row, t]] for t in range(12, 24)] for row in range(2)]
+    loss = -sum(problem.advantages[row] * sum(taken[row]) for row in range(2)) / 24
+    loss.backward()
+    expected = torch.cat([p.grad.flatten().float() for p in model.parameters()])
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
+    model.zero_grad()
+    assert float(bench.update(problem, parse_estimator("reuse_neumann4"))) == pytest.approx(loss.item(), abs=1e-6)
+
+
+def test_gradients_come_closer_with_more_terms_and_with_the_tail(problem):
+    full = bench.gradient(problem, parse_estimator("full_bptt"))
+
+    def error(name: str) -> float:
+        return float((bench.gradient(problem, parse_estimator(name)) - full).norm() / full.norm())
+
+    assert error("reuse_neumann4") < error("reuse_neumann3") < error("reuse_neumann1")
+    assert error("reuse_neumann3_tail") < error("reuse_neumann3")
+    assert error("recompute_neumann3") == pytest.approx(error("reuse_neumann3"), rel=1e-4)
+
+
+def test_live_bytes_count_each_storage_once_and_forget_the_dead():
+    given = torch.zeros(1000)
+    with bench.LiveBytes([given]) as live:
+        a = given + 1
+        views = [a.view(10, 100), a[5:], given.view(100, 10)]
+        assert live.now == 4000
+        b = a * 2
+        assert live.now == 8000
+        del a, views
+        assert live.now == 4000
+        c = b.exp_()
+        assert live.now == 4000 and c.data_ptr() == b.data_ptr()
+    assert live.peak == 8000
+
+
+def test_memory_of_bptt_grows_with_depth_and_that_of_reuse_does_not():
+    def peaks(name: str) -> list[int]:
+        problems = [bench.make_problem(depth=d, seed=0, device="cpu", dtype=torch.float32, **SMALL) for d in (2, 6, 10)]
+        return [bench.peak_memory(problem, parse_estimator(name)) for problem in problems]
+
+    full, reuse = peaks("full_bptt"), peaks("reuse_neumann4")
+    assert full[2] - full[1] == full[1] - full[0] > 0
+    assert reuse[0] == reuse[1] == reuse[2] < full[1]
+
+
+@pytest.mark.parametrize(
+    "values, message", [({"width": 100}, "multiple of 64"), ({"methods": ["bptt"]}, "no gradient")]
+)
+def test_what_is_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        bench.bench_update(**{**SMALL, "depth": 2, **values})
