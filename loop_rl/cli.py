@@ -55,6 +55,13 @@ def _fail(message: str) -> int:
 # ---- verbs
 
 
+def _quiet() -> None:
+    """Silences transformers' bars for reading and writing weights, which tear the run's own; downloads keep theirs."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
 def _train(arguments: argparse.Namespace) -> None:
     from loop_rl.commands.recipes import load_for
 
@@ -68,6 +75,7 @@ def _train(arguments: argparse.Namespace) -> None:
         return
     from loop_rl.training.rl import train
 
+    _quiet()
     print(f"run folder: {train(recipe, resume=arguments.resume)}")
 
 
@@ -77,12 +85,14 @@ def _pretrain(arguments: argparse.Namespace) -> None:
     recipe = load_for("pretrain", arguments.recipe, arguments.set)
     from loop_rl.training.pretrain import pretrain
 
+    _quiet()
     print(f"run folder: {pretrain(recipe, resume=arguments.resume)}")
 
 
 def _eval(arguments: argparse.Namespace) -> None:
     from loop_rl.commands.evaluation import run_eval, table
 
+    _quiet()
     overrides = [*arguments.set]
     if arguments.data_folder is not None:
         overrides.append(f"data.folder={json.dumps(arguments.data_folder)}")

@@ -1,6 +1,7 @@
 """The command line: what is accepted, what is refused and how, and that it only calls what it should."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import yaml
 
 from loop_rl import cli
 from loop_rl.cli import build_parser, main
+from loop_rl.commands import job
 from loop_rl.commands import submit as submitting
 from loop_rl.commands.evaluation import end_tokens, find_target, resolve
 from loop_rl.commands.recipes import shipped
@@ -274,40 +276,38 @@ def test_no_cluster_is_told_at_once(capsys):
     assert time.monotonic() - started < 60
 
 
-def test_the_job_carries_the_resolved_recipe(tmp_path, monkeypatch):
+def test_files_that_are_here_get_their_whole_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
-    recipe = submitting.for_cluster(load_recipe("quickstart_reuse_neumann3", ["data.folder=data", "run.seed=5"]))
+    (tmp_path / "mine.jsonl").write_text("")
+    changes = ["data.folder=data", "data.name=mine.jsonl", "model.path=owner/model"]
+    recipe = submitting.for_cluster(load_recipe("quickstart_reuse_neumann3", changes))
     assert recipe.rollout.cluster == "auto"
     assert recipe.data.folder == str(tmp_path / "data")
-    # Run as the cluster would, with a stand-in for `main` that reads the recipe it is given.
-    (tmp_path / "stand_in.py").write_text(
-        "import sys, types, pathlib\n"
-        "def main(argv):\n"
-        "    print(argv[0], argv[2:], pathlib.Path(argv[1]).name)\n"
-        "    print(pathlib.Path(argv[1]).read_text(), end='')\n"
-        "    return 7\n"
-        "cli = types.ModuleType('loop_rl.cli'); cli.main = main\n"
-        "sys.modules['loop_rl'] = types.ModuleType('loop_rl'); sys.modules['loop_rl.cli'] = cli\n"
-    )
-    command = submitting.entrypoint(recipe, resume=True).replace(
-        "python -c '", f"{sys.executable} -c 'import stand_in; "
-    )
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 7, done.stderr
-    first, _, text = done.stdout.partition("\n")
-    assert first == "train ['--resume'] quickstart_reuse_neumann3.yaml"
-    (tmp_path / "back.yaml").write_text(text)
-    assert load_recipe(tmp_path / "back.yaml") == recipe
+    assert recipe.data.name == str(tmp_path / "mine.jsonl")
+    assert recipe.model.path == "owner/model"  # a hub id
+    assert load_recipe("quickstart_reuse_neumann3", ["run.name=x", "rollout.cluster=ray://a:1"]).rollout.cluster
 
 
-def test_the_jobs_environment(monkeypatch):
+def test_the_job_runs_the_resolved_recipe(monkeypatch):
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("LOOP_RL_DATA", "/data")
     monkeypatch.setenv("UNRELATED", "x")
-    variables = submitting.environment()
+    recipe = submitting.for_cluster(load_recipe("quickstart_reuse_neumann3", ["run.seed=5"]))
+    variables = submitting.environment(recipe)
     assert (variables["NCCL_DEBUG"], variables["LOOP_RL_DATA"]) == ("INFO", "/data")
     assert "UNRELATED" not in variables
+    # The other end, in this process: the job hands the same recipe to the verb, and the verb's code is its own.
+    seen = {}
+    monkeypatch.setattr(job, "main", lambda argv: seen.update(argv=argv, recipe=load_recipe(argv[1])) or 7)
+    monkeypatch.setenv(job.VARIABLE, variables[job.VARIABLE])
+    command = submitting.entrypoint(resume=True).split()
+    assert command[:4] == ["exec", "python", "-m", "loop_rl.commands.job"]
+    assert job.run(command[4:]) == 7
+    assert (seen["argv"][0], seen["argv"][2:]) == ("train", ["--resume"])
+    assert seen["recipe"] == recipe
+    assert seen["recipe"].run.name == "quickstart_reuse_neumann3"
+    assert job.VARIABLE not in os.environ
 
 
 @pytest.mark.parametrize(

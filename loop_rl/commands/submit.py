@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
-import shlex
 import signal
 import sys
 import urllib.error
@@ -14,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from loop_rl.commands.job import VARIABLE
 from loop_rl.commands.recipes import load_for
 from loop_rl.errors import UserError
 from loop_rl.recipe import Recipe
@@ -23,23 +22,16 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 ANSWER_SECONDS = 5.0
 
 
-def entrypoint(recipe: Any, resume: bool) -> str:
-    """The command that the cluster runs; the resolved recipe travels inside it, so it needs no file of this machine."""
-    text = base64.b64encode(recipe.dump_yaml().encode()).decode()
-    name = f"{recipe.run.name}.yaml"
-    script = (
-        "import base64, pathlib, sys, tempfile; from loop_rl.cli import main; "
-        f"file = pathlib.Path(tempfile.mkdtemp(), {name!r}); file.write_bytes(base64.b64decode({text!r})); "
-        f"sys.exit(main(['train', str(file)] + {['--resume'] if resume else []!r}))"
-    )
-    return f"exec python -c {shlex.quote(script)}"
+def entrypoint(resume: bool) -> str:
+    """The command that the cluster runs, in the Python environment in which it was started."""
+    return "exec python -m loop_rl.commands.job train" + (" --resume" if resume else "")
 
 
-def environment() -> dict[str, str]:
-    """The variables that the run reads and that are set here."""
+def environment(recipe: Recipe) -> dict[str, str]:
+    """The job's variables: the resolved recipe, so that it needs no file of this machine, and those set here."""
     forwarded = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
     # The run forwards its variables to its workers, and Ray refuses one that the job has been given already.
-    return {**forwarded, "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
+    return {**forwarded, "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1", VARIABLE: recipe.dump_yaml()}
 
 
 def for_cluster(recipe: Recipe) -> Recipe:
@@ -69,11 +61,12 @@ def submit(name: str, address: str | None, overrides: Sequence[str], resume: boo
     recipe = for_cluster(load_for("train", name, overrides))
     address = address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS
     client = connect(address)
-    job = client.submit_job(entrypoint=entrypoint(recipe, resume), runtime_env={"env_vars": environment()})
+    job = client.submit_job(entrypoint=entrypoint(resume), runtime_env={"env_vars": environment(recipe)})
     print(f"loop-rl: job {job} on {address}", file=sys.stderr)
     try:
         asyncio.run(_follow(client, job))
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the request below goes out even to an impatient user
         client.stop_job(job)
         print(f"loop-rl: job {job} is being stopped; add --resume to go on", file=sys.stderr)
         return 128 + signal.SIGINT
@@ -85,9 +78,12 @@ def connect(address: str) -> Any:
     mend = "start one with `ray start --head`, or give the address of its dashboard: --address http://HOST:8265"
     if address.startswith("http"):
         try:
-            urllib.request.urlopen(f"{address.rstrip('/')}/api/version", timeout=ANSWER_SECONDS).close()
-        except urllib.error.HTTPError:
-            pass  # it answers; the client below knows how to ask
+            urllib.request.urlopen(f"{address.rstrip('/')}/api/jobs/", timeout=ANSWER_SECONDS).close()
+        except urllib.error.HTTPError as error:
+            # It answers. `ray start` turns token authentication on by itself where a token file exists; the client
+            # doesn't, and reads the variable once, when it is imported.
+            if error.code == 401:
+                os.environ.setdefault("RAY_AUTH_MODE", "token")
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise UserError(f"no Ray cluster answers at {address} ({reason}); {mend}") from None
@@ -99,7 +95,10 @@ def connect(address: str) -> Any:
     except Exception as error:  # connection, version and authentication errors share no class
         cause = " ".join(str(error).split())[:300]
         if "auth" in cause.lower() or "401" in cause:
-            mend = "set RAY_AUTH_MODE (token or disabled) to the same value here and where `ray start` ran"
+            mend = (
+                "give this machine the cluster's token (~/.ray/auth_token or RAY_AUTH_TOKEN) and RAY_AUTH_MODE=token, "
+                "or start the cluster with RAY_AUTH_MODE=disabled"
+            )
         raise UserError(f"the Ray cluster at {address} can't be used ({cause}); {mend}") from None
     return client
 
