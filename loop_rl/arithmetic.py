@@ -13,7 +13,7 @@ from typing import Literal
 
 Split = Literal["train", "test"]
 
-LARGEST_NUMBER = 20
+LARGEST_NUMBER = 10
 LARGEST_RESULT = 199
 TEST_SHARE = 10  # one question in ten is a test question
 

@@ -18,15 +18,17 @@ def neumann_sum(vjp: VJP, g: Tensor, terms: int, tail: bool = False) -> Tensor:
     """sum_{j<k} (J^T)^j g with k = `terms`, so k - 1 vector-Jacobian products.
 
     With `tail` the rest of the series is estimated as geometric: lambda = <v_{k-1}, v_{k-2}> / <v_{k-2}, v_{k-2}>,
-    clamped to (-0.9, 0.9), and v_{k-1} lambda / (1 - lambda) is added.
+    clamped to (-0.9, 0.9), and v_{k-1} lambda / (1 - lambda) is added; one lambda a row (first axis of g).
     """
     total, v, previous = g, g, g
     for _ in range(terms - 1):
         previous, v = v, vjp(v)
         total = total + v
     if tail:
-        square = (previous * previous).sum()
-        ratio = (v * previous).sum() / square.clamp_min(torch.finfo(g.dtype).tiny)
+        # Per row: rows are independent, and a ratio over the batch would tie a row's gradient to its neighbours.
+        axes = tuple(range(1, g.dim())) or (0,)
+        square = (previous * previous).sum(axes, keepdim=True)
+        ratio = (v * previous).sum(axes, keepdim=True) / square.clamp_min(torch.finfo(g.dtype).tiny)
         ratio = ratio.clamp(-TAIL_LIMIT, TAIL_LIMIT)
         total = total + v * (ratio / (1.0 - ratio))
     return total

@@ -2,13 +2,14 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import ray
 import torch
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnavailableError, RayActorError
 from torch import Tensor
 
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 
 # A chunk whose worker died this often brings the run down: the fault is then likely the chunk's (memory, say).
 MAX_RETRIES = 3
+RESTART_SECONDS = 120.0
 _FORWARDED = ("LOOP_RL_", "HF_", "NCCL_", "CUDA_", "OMP_", "TOKENIZERS_", "PYTHONPATH")
 
 
@@ -106,15 +108,17 @@ class RolloutPool:
 
     def _arm(self, index: int) -> None:
         """Send the current weights to one worker, again if it dies meanwhile."""
-        for attempt in range(MAX_RETRIES + 1):
+        deadline = time.monotonic() + RESTART_SECONDS
+        while True:
             try:
                 ray.get(self.workers[index].set_weights.remote(self._weights, self.version))
                 return
-            except RayActorError as error:
-                self.restarts += 1
-                log.warning("rollout worker %d died while taking weights (%s); trying again", index, error)
-                if attempt == MAX_RETRIES:
+            except (RayActorError, ActorUnavailableError) as error:
+                # Ray answers "unavailable" for as long as it is restarting the actor.
+                if time.monotonic() > deadline:
                     raise
+                log.warning("rollout worker %d can't take weights yet (%s)", index, str(error).splitlines()[0])
+                time.sleep(0.5)
 
     def generate(
         self,
@@ -135,7 +139,7 @@ class RolloutPool:
             worker, chunk, retries = pending.pop(done)
             try:
                 rollouts = ray.get(done)
-            except RayActorError as error:
+            except (RayActorError, ActorUnavailableError) as error:
                 self.restarts += 1
                 log.warning("rollout worker %d died (%s); sampling its %d groups again", worker, error, len(chunk))
                 if retries == MAX_RETRIES:

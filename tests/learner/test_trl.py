@@ -1,0 +1,97 @@
+"""Our full-BPTT Dr. GRPO loss and gradient against TRL's GRPOTrainer on one fixed batch."""
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+
+from loop_rl.fixed_point import parse_estimator
+from loop_rl.learner.batch import Sample, collate, samples_of
+from loop_rl.learner.objective import group_advantages, token_loss
+from loop_rl.learner.scoring import score
+from loop_rl.rollout.sampler import sample_groups
+from loop_rl.rollout.sampling import Sampling
+from loop_rl.training.load import EMBEDDED
+from tests.tiny import tiny_model
+
+LENGTH, TEMPERATURE = 7, 0.7
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.05])
+def test_loss_and_gradient_equal_trl(beta: float, tmp_path) -> None:
+    # TRL passes no seeds: zero initial states make both sides start alike
+    model = tiny_model(torch.float64, initial_state_std=0.0, vocab_size=512)
+    prompts = [[5, 6, 7], [8, 9, 10]]
+    sampling = Sampling(4, LENGTH, TEMPERATURE, eos_token_ids=tuple(range(20, 80)))
+    rollouts = sample_groups(model, prompts, sampling, [1, 2])
+    rewards = torch.tensor([[1.0, 0, 0, 1], [0.5, 0, 0, 0]])
+    samples = samples_of(rollouts, group_advantages(rewards))
+    batch = collate(samples, False)
+    torch.manual_seed(1)
+    with torch.no_grad():  # move away from the behaviour so that ratios differ from 1 and some are clipped
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.02)
+    reference = batch.behaviour_logps.double() + 0.1 * torch.randn(batch.behaviour_logps.shape).double()
+
+    ours = score(model, batch, parse_estimator("full_bptt"), TEMPERATURE).logps
+    per_token, figures = token_loss(
+        ours, batch.behaviour_logps, batch.advantages, batch.mask, 0.1, 0.28, reference, beta
+    )
+    loss = per_token.sum() / (len(samples) * LENGTH)
+    loss.backward()
+    mine = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    assert figures["clipped"][batch.mask].any()
+
+    trainer = _trainer(model, tmp_path)
+    trainer.beta = beta
+    inputs = _inputs(samples, batch, reference)
+    expected = trainer.compute_loss(model, inputs)
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    scale = max(float(g.abs().max()) for g in mine.values())
+    for name, p in model.named_parameters():
+        assert (mine[name] - p.grad).abs().max() <= 1e-6 * scale, name
+
+
+def _trainer(model: torch.nn.Module, folder) -> GRPOTrainer:
+    args = GRPOConfig(
+        output_dir=str(folder),
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        max_grad_norm=0,
+        loss_type="dr_grpo",
+        scale_rewards="none",
+        epsilon=0.1,
+        epsilon_high=0.28,
+        temperature=TEMPERATURE,
+        max_completion_length=LENGTH,
+        num_generations=4,
+        per_device_train_batch_size=8,
+        report_to="none",
+    )
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    trainer = GRPOTrainer(
+        model,
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        args=args,
+        train_dataset=Dataset.from_dict({"prompt": ["a"] * 8}),
+        processing_class=tokenizer,
+    )
+    trainer.current_gradient_accumulation_steps = 1
+    return trainer
+
+
+def _inputs(samples: list[Sample], batch, reference: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {
+        "prompt_ids": torch.stack([torch.from_numpy(s.rollout.prompt_ids.copy()) for s in samples]),
+        "prompt_mask": torch.ones(len(samples), 3, dtype=torch.long),
+        "completion_ids": batch.targets,
+        "completion_mask": batch.mask.long(),
+        "advantages": batch.advantages,
+        "old_per_token_logps": batch.behaviour_logps.double(),
+        "ref_per_token_logps": reference,
+        "num_items_in_batch": batch.mask.sum(),
+    }

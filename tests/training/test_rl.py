@@ -1,0 +1,190 @@
+"""The RL loop end to end on a tiny model: run folder, resume, kill, bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+
+from loop_rl.errors import UserError
+from loop_rl.recipe import Recipe, load_recipe
+from loop_rl.training.load import EMBEDDED
+from loop_rl.training.rl import Trainer, train
+from tests.tiny import tiny_model
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tiny_model(vocab_size=512).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(EMBEDDED).save_pretrained(folder)
+    return folder
+
+
+def reward_by_length(completions: list[str], **_) -> list[float]:
+    """Something a random model can get more of."""
+    return [float(len(c) % 5) for c in completions]
+
+
+def recipe_file(folder: Path, model: Path, **changes) -> Path:
+    values = {
+        "model": {"path": str(model)},
+        "data": {"train_size": 10, "eval_size": 3},
+        "reward": {"name": "tests.training.test_rl:reward_by_length"},
+        "rollout": {"num_generations": 4, "prompts_per_step": 3, "max_completion_length": 6},
+        "optim": {"learning_rate": 0.01},
+        "eval": {"samples": 2},
+        "run": {"max_steps": 4, "save_steps": 1, "threads": 1, "folder": str(folder / "runs")},
+    }
+    for section, keys in changes.items():
+        values[section] = {**values.get(section, {}), **keys} if keys is not None else None
+    file = folder / "tiny.yaml"
+    file.write_text(yaml.safe_dump(values))
+    return file
+
+
+def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(run / "checkpoints" / f"step_{step}" / "model" / "model.safetensors")
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, model_folder) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    return train(load_recipe(recipe_file(folder, model_folder)), progress=False)
+
+
+def test_a_run_folder_holds_what_report_needs(finished: Path, model_folder: Path) -> None:
+    rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert [row["policy_version"] for row in rows] == [0, 1, 2, 3]
+    for row in rows:
+        assert {"reward", "reward_std", "entropy", "loss", "grad_norm", "residual/median"} <= row.keys()
+        assert {
+            f"time/{phase}" for phase in ("rollout", "reward", "update", "optimizer", "weights", "step")
+        } <= row.keys()
+        assert all(value is not None for value in row.values())
+        assert abs(row["sampling/importance_sampling_ratio/mean"] - 1) < 1e-5
+    evals = [json.loads(line) for line in (finished / "evals.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in evals] == [0, 4]
+    assert Recipe(**yaml.safe_load((finished / "recipe.yaml").read_text())).rollout.num_generations == 4
+    assert len(list((finished / "completions").glob("*.parquet"))) == 4
+    start = load_file(model_folder / "model.safetensors")
+    assert not same(start, weights(finished, 4))
+
+
+def test_a_run_killed_at_a_random_moment_ends_with_the_same_weights(
+    finished: Path, tmp_path: Path, model_folder: Path
+) -> None:
+    file = recipe_file(tmp_path, model_folder)
+    code = (
+        "import sys; from loop_rl.recipe import load_recipe; from loop_rl.training.rl import train\n"
+        "if __name__ == '__main__': train(load_recipe(sys.argv[1]), progress=False)"
+    )
+    script = tmp_path / "run.py"
+    script.write_text(code)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
+    process = subprocess.Popen([sys.executable, script, file], env=env, start_new_session=True)
+    checkpoints = tmp_path / "runs" / "tiny" / "checkpoints"
+    while not (checkpoints / "step_1").exists():
+        assert process.poll() in (None, 0)
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    run = train(load_recipe(file), resume=True, progress=False)
+    assert same(weights(run, 4), weights(finished, 4))
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+
+
+def test_every_step_draws_its_prompts_from_its_number(model_folder: Path, tmp_path: Path) -> None:
+    trainer = Trainer(load_recipe(recipe_file(tmp_path, model_folder)))
+    drawn = [example.index for step in range(10) for example in trainer.prompts(step)[0]]
+    for epoch in range(3):
+        assert sorted(drawn[10 * epoch : 10 * epoch + 10]) == sorted(e.index for e in trainer.splits.train)
+    assert drawn[:10] != drawn[10:20]
+    again = Trainer(load_recipe(recipe_file(tmp_path, model_folder)))
+    assert again.prompts(7) == trainer.prompts(7)
+    assert trainer.prompts(0)[1] != trainer.prompts(1)[1]
+
+
+def test_lora_resumes_from_its_adapters(model_folder: Path, tmp_path: Path) -> None:
+    trainer = Trainer(load_recipe(recipe_file(tmp_path, model_folder, lora={"r": 2})))
+    with torch.no_grad():
+        for p in trainer.learner.parameters:
+            p.add_(torch.randn_like(p))
+    trainer.step = 3
+    trainer.save(tmp_path / "saved")
+    other = Trainer(load_recipe(recipe_file(tmp_path, model_folder, lora={"r": 2})))
+    other.load(tmp_path / "saved")
+    assert other.step == 3
+    assert same(other._adapters(), trainer._adapters())
+    assert same(weights_of(tmp_path / "saved"), {k: v for k, v in _merged(trainer).items()})
+
+
+def weights_of(checkpoint: Path) -> dict[str, torch.Tensor]:
+    return load_file(checkpoint / "model" / "model.safetensors")
+
+
+def _merged(trainer: Trainer) -> dict[str, torch.Tensor]:
+    from loop_rl.learner.update import rollout_weights
+
+    return rollout_weights(trainer.model)
+
+
+def test_a_folder_in_use_is_refused(finished: Path, model_folder: Path) -> None:
+    file = recipe_file(finished.parents[1], model_folder)
+    with pytest.raises(UserError, match="already holds a run"):
+        train(load_recipe(file), progress=False)
+
+
+def test_resuming_another_recipe_is_refused(finished: Path, model_folder: Path) -> None:
+    file = recipe_file(finished.parents[1], model_folder, optim={"learning_rate": 0.5})
+    with pytest.raises(UserError, match="section optim"):
+        train(load_recipe(file), resume=True, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("truncate", "can't be read"),
+        ("shape", "do not fit"),
+        ("missing", "missing keys"),
+        ("family", "not looped"),
+        ("nothing", "no looped model"),
+    ],
+)
+def test_bad_checkpoints_get_one_clear_line(damage: str, message: str, model_folder: Path, tmp_path: Path) -> None:
+    import shutil
+
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder, folder)
+    file, config = folder / "model.safetensors", folder / "config.json"
+    if damage == "truncate":
+        file.write_bytes(file.read_bytes()[:-1000])
+    elif damage == "shape":
+        config.write_text(json.dumps({**json.loads(config.read_text()), "intermediate_size": 64}))
+    elif damage == "missing":
+        tensors = load_file(file)
+        tensors.pop("model.norm.weight")
+        save_file(tensors, file, metadata={"format": "pt"})
+    elif damage == "family":
+        config.write_text(json.dumps({"model_type": "llama"}))
+    else:
+        folder = tmp_path / "nowhere"
+    with pytest.raises(UserError, match=message) as error:
+        Trainer(load_recipe(recipe_file(tmp_path, folder)))
+    assert "\n" not in str(error.value)
