@@ -20,6 +20,7 @@ from loop_rl.recipe import Recipe
 FORWARDED = ("LOOP_RL_", "HF_", "NCCL_")
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 ANSWER_SECONDS = 5.0
+STOP_SECONDS = 300  # for a stopped run to end its step and to save; Ray's own 3 would cut it off
 
 
 def entrypoint(resume: bool) -> str:
@@ -31,7 +32,12 @@ def environment(recipe: Recipe) -> dict[str, str]:
     """The job's variables: the resolved recipe, so that it needs no file of this machine, and those set here."""
     forwarded = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
     # The run forwards its variables to its workers, and Ray refuses one that the job has been given already.
-    return {**forwarded, "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1", VARIABLE: recipe.dump_yaml()}
+    return {
+        **forwarded,
+        "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
+        "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
+        VARIABLE: recipe.dump_yaml(),
+    }
 
 
 def for_cluster(recipe: Recipe) -> Recipe:
