@@ -60,7 +60,11 @@ def load_model(path: str, dtype: str = "float32") -> tuple[LoopedForCausalLM, Pr
     config = load_config(path)
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            source, config=config, dtype=getattr(torch, dtype), output_loading_info=True
+            source,
+            config=config,
+            dtype=getattr(torch, dtype),
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, with the key named
         )
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
