@@ -75,6 +75,8 @@ class RolloutPool:
                 cluster = "auto"
             if cluster is None:
                 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+                # A private instance on this machine needs no token, and says so at every start otherwise.
+                os.environ.setdefault("RAY_AUTH_MODE", "disabled")
                 ray.init(
                     address="local",
                     num_cpus=workers,

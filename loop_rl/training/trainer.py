@@ -1,0 +1,175 @@
+"""The learner's side of an RL run: model, optimizer, data and position, and how they are saved and taken up again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+from safetensors.torch import load_file, save_file
+
+from loop_rl.data import Example, load_dataset
+from loop_rl.errors import UserError
+from loop_rl.evaluation.reward_function import load_reward
+from loop_rl.fixed_point import parse_estimator
+from loop_rl.learner.batch import samples_of
+from loop_rl.learner.update import Learner, Objective, make_optimizer, rollout_weights
+from loop_rl.models import LoopedForCausalLM
+from loop_rl.recipe import REWARDS, Recipe
+from loop_rl.rollout.record import Rollout
+from loop_rl.rollout.sampling import Sampling
+from loop_rl.training.checkpoints import load_training_state, save_training_state
+from loop_rl.training.load import load_model
+from loop_rl.training.schedule import decay_factor
+
+_ADAPTER_FILE = "adapter.safetensors"
+_STATE_FILE = "training_state.pt"
+
+
+class Trainer:
+    """The learner's side of a run: model, optimizer, data and position; every rank has one."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.accelerator = Accelerator(cpu=not torch.cuda.is_available())
+        if torch.distributed.is_initialized():
+            world = torch.distributed.get_world_size()
+            assert world == self.accelerator.num_processes, "accelerate fell back to fewer processes than were launched"
+        self.reward = load_reward(recipe.reward.name)
+        self.splits = load_dataset(recipe.data, numeric=recipe.reward.name in REWARDS)
+        looped, self.tokenizer = load_model(recipe.model.path, recipe.model.dtype)
+        self.looped: LoopedForCausalLM = looped.to(self.accelerator.device).eval()
+        torch.manual_seed(recipe.run.seed)
+        self.model: torch.nn.Module = _adapted(self.looped, recipe)
+        rollout, learner = recipe.rollout, recipe.learner
+        self.learner = Learner(
+            self.model,
+            parse_estimator(learner.estimator),
+            Objective(
+                rollout.max_completion_length,
+                rollout.temperature,
+                learner.epsilon,
+                learner.epsilon_high,
+                learner.beta,
+                learner.importance_sampling_cap,
+            ),
+            make_optimizer(self.model, recipe.optim),
+            recipe.optim.max_grad_norm,
+            learner.per_device_train_batch_size,
+            self.accelerator,
+        )
+        eos = {self.tokenizer.eos_token_id, *_ids(self.looped.config.eos_token_id)} - {None}
+        self.sampling = Sampling(
+            rollout.num_generations,
+            rollout.max_completion_length,
+            rollout.temperature,
+            rollout.top_p,
+            rollout.top_k,
+            recipe.model.depth,
+            tuple(sorted(eos)),
+            save_states=self.learner.estimator.reuses,
+        )
+        self.step = 0
+
+    def prompts(self, step: int) -> tuple[list[Example], list[int]]:
+        """Examples and seeds of a step (0-based): a function of the step alone, one permutation an epoch."""
+        size, count = len(self.splits.train), self.recipe.rollout.prompts_per_step
+        chosen = []
+        for place in range(step * count, (step + 1) * count):
+            epoch, offset = divmod(place, size)
+            order = np.random.default_rng([self.recipe.run.seed, 1, epoch]).permutation(size)
+            chosen.append(self.splits.train[order[offset]])
+        seeds = np.random.default_rng([self.recipe.run.seed, 2, step]).integers(2**62, size=count)
+        return chosen, seeds.tolist()
+
+    def learn(self, rollouts: list[Rollout], advantages: torch.Tensor) -> dict[str, float]:
+        """The updates of one batch; metrics of the first, times summed."""
+        total = self.recipe.run.max_steps * self.recipe.learner.num_iterations
+        samples = samples_of(rollouts, advantages)
+        metrics: dict[str, float] = {}
+        iterations = self.recipe.learner.num_iterations
+        if iterations > 1 and self.learner.objective.importance_sampling_cap is not None:
+            samples = self.learner.with_old_logps(samples)
+        for iteration in range(iterations):
+            update = self.step * iterations + iteration
+            optim = self.recipe.optim
+            rate = optim.learning_rate * decay_factor(update, total, optim.warmup_steps, optim.lr_scheduler_type)
+            for group in self.learner.optimizer.param_groups:
+                group["lr"] = rate
+            figures = self.learner.update(samples)
+            if not metrics:
+                metrics = {**figures, "learning_rate": rate}
+            else:
+                for name in ("time/update", "time/optimizer", "skipped_update"):
+                    metrics[name] += figures[name]
+        self.step += 1
+        return metrics
+
+    def follow(self) -> None:
+        """What ranks other than the first do: learn from the batches that it sends."""
+        while self.step < self.recipe.run.max_steps:
+            batch: list[Any] = [None]
+            broadcast_object_list(batch)
+            if batch[0] is None:
+                return
+            self.learn(*batch[0])
+
+    def save(self, folder: Path) -> None:
+        """A checkpoint: a plain looped model that any command loads, and what resuming needs beyond it."""
+        weights = {name: value.contiguous() for name, value in rollout_weights(self.model).items()}
+        LoopedForCausalLM.save_pretrained(_detached(self.looped), folder / "model", state_dict=weights)
+        self.tokenizer.save_pretrained(folder / "model")
+        if self.recipe.lora is not None:
+            save_file(self._adapters(), folder / _ADAPTER_FILE)
+        save_training_state(folder / _STATE_FILE, {"optimizer": self.learner.optimizer}, {"step": self.step})
+
+    def load(self, folder: Path) -> None:
+        """Take up a checkpoint of `save`."""
+        if self.recipe.lora is None:
+            model, _ = load_model(str(folder / "model"), self.recipe.model.dtype)
+            self.looped.load_state_dict(model.state_dict())
+        else:
+            own = self._adapters()
+            for name, value in load_file(folder / _ADAPTER_FILE).items():
+                own[name].data.copy_(value)
+        self.step = load_training_state(folder / _STATE_FILE, {"optimizer": self.learner.optimizer})["step"]
+
+    def _adapters(self) -> dict[str, torch.Tensor]:
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+
+def _ids(value: int | list[int] | None) -> Iterator[int]:
+    if value is not None:
+        yield from [value] if isinstance(value, int) else value
+
+
+def _detached(looped: LoopedForCausalLM) -> LoopedForCausalLM:
+    """A shell with the config, for saving a state dict that is not the module's own."""
+    with torch.device("meta"):
+        return LoopedForCausalLM(looped.config)
+
+
+def _adapted(looped: LoopedForCausalLM, recipe: Recipe) -> torch.nn.Module:
+    """The model wrapped by PEFT when the recipe has a `lora` section."""
+    if recipe.lora is None:
+        return looped
+    from peft import LoraConfig, get_peft_model
+
+    targets = recipe.lora.target_modules
+    if targets != "all-linear":
+        names = {name.rpartition(".")[2] for name, _ in looped.named_modules()} | {n for n, _ in looped.named_modules()}
+        for target in targets:
+            if target not in names:
+                raise UserError(f"lora.target_modules: the model has no module {target!r}")
+    return get_peft_model(
+        looped,
+        LoraConfig(
+            r=recipe.lora.r,
+            lora_alpha=recipe.lora.lora_alpha,
+            lora_dropout=recipe.lora.lora_dropout,
+            target_modules=targets,
+            task_type="CAUSAL_LM",
+        ),
+    )
