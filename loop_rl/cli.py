@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from loop_rl.errors import UserError
 
@@ -175,22 +176,35 @@ def _repeat_set(argv: Sequence[str]) -> list[str]:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text}")
     return value
 
 
 def _temperature(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be 0 (greedy) or more, got {text}")
+        raise argparse.ArgumentTypeError(f"must be 0 (greedy) or a larger number, got {text}")
     return value
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses in one line, like every other error; the parsers of the verbs are of this class too."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(_fail(f"{message} (see {self.prog} --help)"))
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all verbs; `run` of what it returns is the function to call."""
-    parser = argparse.ArgumentParser("loop-rl", description=_DESCRIPTION, formatter_class=_Help)
+    parser = _Parser("loop-rl", description=_DESCRIPTION, formatter_class=_Help)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
     train = _verb(verbs, "train", _train, "Train a looped model by RL.", "train my.yaml --set optim.learning_rate=1e-5")

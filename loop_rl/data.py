@@ -9,14 +9,12 @@ import hashlib
 import json
 import os
 import random
-import urllib.error
-import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from loop_rl import arithmetic
+from loop_rl import arithmetic, hub
 from loop_rl.errors import UserError
 from rewards.gsm8k import parse_gold
 
@@ -25,7 +23,6 @@ VARIABLE = "LOOP_RL_DATA"  # the folder of local data sets, when the recipe name
 TEMPLATE = "Question: {question}\nAnswer:"
 ARITHMETIC_SIZES = {"train": 20_000, "test": 1_000}  # when the recipe leaves the sizes open
 TEST_SHARE = 10  # one question in ten of a user's file is held out
-HUB_SECONDS = 5.0
 
 
 class DataSettings(Protocol):
@@ -124,7 +121,7 @@ def _gsm8k(folder: str | None) -> tuple[list[Example], list[Example]]:
 
 
 def _from_hub() -> tuple[list[Example], list[Example]]:
-    cause = _hub_unreachable()
+    cause = hub.unreachable()
     if cause is None:
         import datasets  # slow to import, and only this path needs it
 
@@ -142,23 +139,6 @@ def _from_hub() -> tuple[list[Example], list[Example]]:
         f"data.name: gsm8k can't be loaded from the hub ({cause}); set data.folder or {VARIABLE} to a folder with "
         "gsm8k_train.jsonl and gsm8k_test.jsonl, or HF_HUB_OFFLINE=1 to use a copy in the hub's cache"
     )
-
-
-def _hub_unreachable() -> str | None:
-    """Why the hub doesn't answer, or None. Asked first, since the data library retries for half a minute."""
-    if any(
-        os.environ.get(name, "").upper() in {"1", "ON", "YES", "TRUE"}
-        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
-    ):
-        return None  # only its cache is asked, at once
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    try:
-        urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=HUB_SECONDS).close()
-    except urllib.error.HTTPError:
-        return None  # it answers, if only to refuse
-    except (OSError, ValueError) as error:
-        return f"{endpoint} does not answer: {getattr(error, 'reason', error)}"
-    return None
 
 
 def _own_path(name: str, folder: str | None) -> Path:

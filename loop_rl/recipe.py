@@ -104,13 +104,9 @@ class LearnerSection(Section):
     @field_validator("estimator")
     @classmethod
     def _known(cls, name: str) -> str:
-        from loop_rl.errors import UserError
         from loop_rl.fixed_point import parse_estimator  # late: it brings torch, which reading a recipe can do without
 
-        try:
-            parse_estimator(name)
-        except UserError as error:  # the loader adds the file and the key
-            raise ValueError(str(error)) from None
+        parse_estimator(name)
         return name
 
 

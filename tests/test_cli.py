@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from loop_rl import cli
+from loop_rl import cli, hub
 from loop_rl.cli import build_parser, main
 from loop_rl.commands import job
 from loop_rl.commands import submit as submitting
@@ -65,13 +65,14 @@ def test_commands_parse(argv):
 
 @pytest.mark.parametrize(
     "argv",
-    ["", "trane x", "train", "bench update --depth 0", "eval m --samples 0", "eval m --temperature -1", "report"],
+    ["", "trane x", "train", "bench update --depth x", "eval m --samples 0", "eval m --temperature hot", "report"],
 )
 def test_bad_arguments_end_with_code_2(argv, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(argv.split())
     assert stopped.value.code == 2
-    assert "loop-rl" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("loop-rl: ") and error.count("\n") == 1 and "invalid _" not in error
 
 
 def test_every_verb_teaches_with_an_example(capsys):
@@ -118,6 +119,29 @@ def test_missing_run_and_model(capsys, tmp_path, monkeypatch):
     assert "no run folder" in refused(capsys, "report", str(tmp_path / "none"))
     message = refused(capsys, "train", "quickstart_full_bptt", "--dry-run", "--set", f"model.path={tmp_path}/none")
     assert "model.path" in message
+
+
+def test_a_width_that_has_no_whole_heads(capsys):
+    assert "multiple of 64" in refused(capsys, "bench", "update", "--width", "100")
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(capsys, monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    asked = []
+    monkeypatch.setattr(hub, "unreachable", lambda: asked.append(1) or "the hub does not answer")
+    message = refused(capsys, "train", "quickstart_full_bptt", "--dry-run", "--set", "model.path=nobody/nothing")
+    assert "model.path" in message and "the hub does not answer" in message
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("text", ["[", "- a", "\xff"])
+def test_a_damaged_recipe_in_a_run_folder(text, capsys, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "recipe.yaml").write_text(text, encoding="latin-1")
+    resumed = ["--resume", "--set", f"run.folder={tmp_path}", "run.name=mine"]
+    assert "recipe.yaml" in refused(capsys, "eval", str(tmp_path / "mine"))
+    assert "recipe.yaml" in refused(capsys, "train", "quickstart_full_bptt", *resumed)
+    assert "recipe.yaml" in refused(capsys, "pretrain", "pretrain_embedded", *resumed)
 
 
 def test_interruption_says_how_to_go_on(capsys, monkeypatch):

@@ -31,9 +31,9 @@ def find_target(name: str) -> Target:
     if not (folder / "recipe.yaml").is_file():
         return Target(name, None, 0, None)
     from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint
+    from loop_rl.training.run_folder import saved_recipe
 
-    values = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
-    recipe_file = folder / "recipe.yaml" if isinstance(values, dict) and "learner" in values else None
+    recipe_file = folder / "recipe.yaml" if "learner" in saved_recipe(folder) else None
     checkpoint = latest_checkpoint(folder / "checkpoints") if (folder / "checkpoints").is_dir() else None
     if checkpoint is not None:
         inside = checkpoint / "model"

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from loop_rl.errors import UserError
 from loop_rl.fixed_point import Estimator, parse_estimator, residual
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.contexts import PaddedContext
@@ -182,10 +183,11 @@ def bench_update(
         "parameters", and the sizes asked for}.
 
     Raises:
-        ValueError: a method is no estimator's name, or the width is no multiple of 64.
+        ValueError: a method is no estimator's name.
+        UserError: the width is no multiple of 64.
     """
     if width % HEAD_DIM or width < HEAD_DIM:
-        raise ValueError(f"width {width} must be a multiple of {HEAD_DIM}, the size of a head")
+        raise UserError(f"width {width} must be a multiple of {HEAD_DIM}, the size of a head")
     names = list(dict.fromkeys((BASELINE, *methods)))
     estimators = {name: parse_estimator(name) for name in names}
     say = progress or (lambda line: None)

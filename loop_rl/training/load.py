@@ -7,6 +7,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 import loop_rl
+from loop_rl import hub
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.training.checkpoints import latest_checkpoint
@@ -37,13 +38,13 @@ def resolve_model(path: str) -> str:
 def load_config(path: str) -> LoopedConfig:
     """The configuration of the looped model at `path`; UserError when nothing is there, or it is not looped."""
     source = resolve_model(path)
+    silent = _hub_silent(source)
     try:
-        config = AutoConfig.from_pretrained(source)
+        config = AutoConfig.from_pretrained(source, local_files_only=silent is not None)
     except (OSError, ValueError) as error:
         raise UserError(
             f"model.path: no looped model at {path!r}: give a folder with config.json, `embedded`, or a hub id that "
-            "this "
-            f"machine can reach ({_first_line(error)})"
+            f"this machine can reach ({silent or _first_line(error)})"
         ) from error
     if not isinstance(config, LoopedConfig):
         raise UserError(f"model.path: {path!r} is a {config.model_type} model, which is not looped")
@@ -58,15 +59,17 @@ def load_model(path: str, dtype: str = "float32") -> tuple[LoopedForCausalLM, Pr
     """
     source = resolve_model(path)
     config = load_config(path)
+    cached = _hub_silent(source) is not None
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             source,
             config=config,
+            local_files_only=cached,
             dtype=getattr(torch, dtype),
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with the key named
         )
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(
             f"model.path: the checkpoint {path!r} can't be read ({_first_line(error)}); "
@@ -81,6 +84,11 @@ def load_model(path: str, dtype: str = "float32") -> tuple[LoopedForCausalLM, Pr
                 f"such as {first}"
             )
     return model, tokenizer
+
+
+def _hub_silent(source: str) -> str | None:
+    """Why the hub can't be asked for a model that is no folder here; its cache may still hold it."""
+    return None if Path(source).exists() else hub.unreachable()
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import yaml
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -30,7 +29,7 @@ from loop_rl.training.checkpoints import (
 from loop_rl.training.corpus import IGNORED, Corpus, load_corpus
 from loop_rl.training.depth_prior import make_prior
 from loop_rl.training.pretrain_recipe import PretrainRecipe
-from loop_rl.training.run_folder import drop_rows_after, environment, progress_bar, stop_requests
+from loop_rl.training.run_folder import drop_rows_after, environment, progress_bar, saved_recipe, stop_requests
 from loop_rl.training.schedule import wsd_factor
 
 logger = logging.getLogger(__name__)
@@ -261,7 +260,7 @@ def _open_run_folder(run: Path, recipe: PretrainRecipe, resume: bool) -> Path | 
         return None
     if not (run / "recipe.yaml").is_file():
         raise UserError(f"there is no run to resume in {run}; check run.folder and run.name, or start without resuming")
-    before = yaml.safe_load((run / "recipe.yaml").read_text())
+    before = saved_recipe(run)
     for section in ("model", "data", "prior"):
         if before.get(section) != getattr(recipe, section).model_dump():
             raise UserError(f"the section {section} differs from {run / 'recipe.yaml'}, so the run can't go on as it")

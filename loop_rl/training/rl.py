@@ -24,7 +24,7 @@ from loop_rl.rollout.pool import RolloutPool
 from loop_rl.rollout.record import Rollout
 from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint, save_checkpoint
 from loop_rl.training.mirror import Mirror, mirrored
-from loop_rl.training.run_folder import drop_rows_after, environment, progress_bar, stop_requests
+from loop_rl.training.run_folder import drop_rows_after, environment, progress_bar, saved_recipe, stop_requests
 from loop_rl.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -229,7 +229,7 @@ def _check_run_folder(run: Path, recipe: Recipe, resume: bool) -> Path | None:
         return None
     if not (run / "recipe.yaml").is_file():
         raise UserError(f"there is no run to resume in {run}: check run.folder and run.name, or start without --resume")
-    before, now = yaml.safe_load((run / "recipe.yaml").read_text()), yaml.safe_load(recipe.dump_yaml())
+    before, now = saved_recipe(run), yaml.safe_load(recipe.dump_yaml())
     for section in ("model", "data", "reward", "rollout", "learner", "optim", "lora"):
         if before.get(section) != now.get(section):
             raise UserError(

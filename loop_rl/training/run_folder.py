@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 import transformers
+import yaml
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import loop_rl
+from loop_rl.errors import UserError
 
 
 @contextlib.contextmanager
@@ -41,6 +43,18 @@ def progress_bar(progress: bool) -> Progress:
     """A bar with a description, the count and the time left; silent unless `progress`."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, disable=not progress)
+
+
+def saved_recipe(run: Path) -> dict[str, Any]:
+    """The sections of the recipe that the run was started with; UserError where its file is damaged."""
+    file = run / "recipe.yaml"
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"cannot read {file}: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{file} is no recipe, so {run} is not the folder of a run")
+    return values
 
 
 def drop_rows_after(metrics: Path, step: int) -> None:

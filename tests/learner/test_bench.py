@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from loop_rl.errors import UserError
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner import bench
 
@@ -85,8 +86,9 @@ def test_memory_of_bptt_grows_with_depth_and_that_of_reuse_does_not():
 
 
 @pytest.mark.parametrize(
-    "values, message", [({"width": 100}, "multiple of 64"), ({"methods": ["bptt"]}, "no gradient")]
+    "values, error, message",
+    [({"width": 100}, UserError, "multiple of 64"), ({"methods": ["bptt"]}, ValueError, "no gradient")],
 )
-def test_what_is_refused(values, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_is_refused(values, error, message):
+    with pytest.raises(error, match=message):
         bench.bench_update(**{**SMALL, "depth": 2, **values})
