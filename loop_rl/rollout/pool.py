@@ -12,6 +12,7 @@ import torch
 from ray.exceptions import ActorUnavailableError, RayActorError
 from torch import Tensor
 
+from loop_rl.errors import UserError
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampler import _to_numpy, sample_groups, to_torch
@@ -118,7 +119,11 @@ class RolloutPool:
             except (RayActorError, ActorUnavailableError) as error:
                 # Ray answers "unavailable" for as long as it is restarting the actor.
                 if time.monotonic() > deadline:
-                    raise
+                    raise UserError(
+                        f"rollout worker {index} did not come back within {RESTART_SECONDS:.0f} s of its death "
+                        f"({str(error).splitlines()[0]}); its log is in /tmp/ray/session_latest/logs; "
+                        "go on with --resume"
+                    ) from error
                 log.warning("rollout worker %d can't take weights yet (%s)", index, str(error).splitlines()[0])
                 time.sleep(0.5)
 
@@ -145,7 +150,7 @@ class RolloutPool:
                 self.restarts += 1
                 log.warning("rollout worker %d died (%s); sampling its %d groups again", worker, error, len(chunk))
                 if retries == MAX_RETRIES:
-                    raise RuntimeError(
+                    raise UserError(
                         f"rollout worker {worker} died {retries + 1} times on the same {len(chunk)} groups; its log "
                         "is in /tmp/ray/session_latest/logs; if memory is short "
                         "lower rollout.prompts_per_step, then --resume"

@@ -163,13 +163,14 @@ def _adapted(looped: LoopedForCausalLM, recipe: Recipe) -> torch.nn.Module:
         for target in targets:
             if target not in names:
                 raise UserError(f"lora.target_modules: the model has no module {target!r}")
-    return get_peft_model(
-        looped,
-        LoraConfig(
-            r=recipe.lora.r,
-            lora_alpha=recipe.lora.lora_alpha,
-            lora_dropout=recipe.lora.lora_dropout,
-            target_modules=targets,
-            task_type="CAUSAL_LM",
-        ),
+    settings = LoraConfig(
+        r=recipe.lora.r,
+        lora_alpha=recipe.lora.lora_alpha,
+        lora_dropout=recipe.lora.lora_dropout,
+        target_modules=targets,
+        task_type="CAUSAL_LM",
     )
+    try:
+        return get_peft_model(looped, settings)
+    except ValueError as error:  # a module that exists but holds no matrix to adapt
+        raise UserError(f"lora.target_modules: {str(error).splitlines()[0]}") from error

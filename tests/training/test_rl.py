@@ -188,3 +188,9 @@ def test_bad_checkpoints_get_one_clear_line(damage: str, message: str, model_fol
     with pytest.raises(UserError, match=message) as error:
         Trainer(load_recipe(recipe_file(tmp_path, folder)))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("target", ["nosuch", "attn_norm"])
+def test_lora_targets_that_cannot_be_adapted_are_named(target: str, model_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="lora.target_modules"):
+        Trainer(load_recipe(recipe_file(tmp_path, model_folder, lora={"target_modules": [target]})))
