@@ -52,7 +52,7 @@ def test_links_and_scripts_exist(page):
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert (page.parent / target).is_file(), target
-    for script in re.findall(r"bash (scripts/\S+)", text):
+    for script in re.findall(r"bash (scripts/[\w./-]+\w)", text):
         assert os.access(ROOT / script, os.X_OK), script
 
 
