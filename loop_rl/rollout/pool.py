@@ -15,7 +15,7 @@ from torch import Tensor
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.rollout.record import Rollout
-from loop_rl.rollout.sampler import _to_numpy, sample_groups, to_torch
+from loop_rl.rollout.sampler import sample_groups, to_numpy, to_torch
 from loop_rl.rollout.sampling import Sampling
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class RolloutPool:
 
     def send_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Give every worker these weights (a state dict of LoopedForCausalLM)."""
-        self._weights = ray.put({name: _to_numpy(value.detach().cpu()) for name, value in weights.items()})
+        self._weights = ray.put({name: to_numpy(value.detach().cpu()) for name, value in weights.items()})
         self.version = version
         for index in range(len(self.workers)):
             self._arm(index)

@@ -99,7 +99,7 @@ def sample_groups(
         return Completion(
             token_ids=tokens[row, :count].numpy().copy(),
             logps=logps[row, :count].numpy().copy(),
-            states=_to_numpy(saved),
+            states=to_numpy(saved),
             depth=depth,
             finish_reason="stop" if stopped[row] else "length",
             seed=int(row_seeds[row]),
@@ -108,7 +108,7 @@ def sample_groups(
     return [
         Rollout(
             prompt_ids=np.asarray(prompt, dtype=np.int64),
-            prompt_states=_to_numpy(prompt_states[i] if sampling.save_states else prompt_states[i][:0]),
+            prompt_states=to_numpy(prompt_states[i] if sampling.save_states else prompt_states[i][:0]),
             completions=[completion(i * group + j) for j in range(group)],
             seed=seeds[i],
             version=version,
@@ -117,7 +117,7 @@ def sample_groups(
     ]
 
 
-def _to_numpy(x: Tensor) -> np.ndarray:
+def to_numpy(x: Tensor) -> np.ndarray:
     """A copy that owns its memory; bfloat16, which numpy lacks, as its 16 bits in uint16."""
     if x.dtype == torch.bfloat16:
         return x.contiguous().view(torch.uint16).numpy().copy()
@@ -125,6 +125,6 @@ def _to_numpy(x: Tensor) -> np.ndarray:
 
 
 def to_torch(x: np.ndarray) -> Tensor:
-    """Undo `_to_numpy`: uint16 is bfloat16."""
+    """Undo `to_numpy`: uint16 is bfloat16."""
     tensor = torch.from_numpy(np.array(x))
     return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor
