@@ -1,6 +1,9 @@
 """The distribution of training depths: one depth R is drawn for every micro-batch of pretraining."""
 
+import json
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +19,7 @@ _SIGMA_LIMIT = 3.0
 
 
 class DepthPrior(Protocol):
-    """What pretraining asks of a prior; a prior that learns from the losses keeps its logits in its state dict."""
+    """What pretraining asks of a prior. A learned one follows the losses; the others only look on."""
 
     @property
     def probabilities(self) -> Tensor:
@@ -27,82 +30,85 @@ class DepthPrior(Protocol):
         """One depth in 1..cap."""
         ...
 
+    def observe(self, depths: Sequence[int], losses: Sequence[float], tokens: Sequence[int]) -> None:
+        """What one update's micro-batches came to: depth, mean cross-entropy and tokens of each."""
+        ...
+
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-class FixedDepth:
-    """Every micro-batch has the same depth."""
+class FrozenPrior:
+    """Depths drawn from a distribution that never changes."""
 
-    def __init__(self, depth: int) -> None:
-        if depth < 1:
-            raise UserError(f"prior.mean is {depth}: a fixed depth is at least 1")
-        self.depth = depth
-
-    @property
-    def probabilities(self) -> Tensor:
-        """[depth] float64, all mass on the last entry."""
-        probabilities = torch.zeros(self.depth, dtype=torch.float64)
-        probabilities[-1] = 1.0
-        return probabilities
+    def __init__(self, probabilities: Tensor) -> None:
+        """probabilities: [cap] float64; entry r − 1 is P(R = r)."""
+        self.probabilities = probabilities
 
     def draw(self, generator: torch.Generator) -> int:
-        """The depth; the generator is left untouched."""
-        return self.depth
+        """One depth in 1..cap; a fixed depth leaves the generator untouched."""
+        if bool(self.probabilities[-1] == 1):
+            return len(self.probabilities)
+        return draw_depth(self.probabilities, generator)
+
+    def observe(self, depths: Sequence[int], losses: Sequence[float], tokens: Sequence[int]) -> None:
+        pass
 
     def state_dict(self) -> dict[str, Any]:
-        return {"depth": self.depth}
+        return {"probabilities": self.probabilities}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises UserError when the state belongs to another depth."""
-        _check_same(self.state_dict(), state)
+        """Raises UserError when the state belongs to another distribution."""
+        saved = state["probabilities"]
+        if saved.shape != self.probabilities.shape or not torch.allclose(saved, self.probabilities):
+            raise UserError("the checkpoint was made with another depth prior than the recipe's section prior gives")
 
 
-class PoissonLogNormal:
-    """ξ ~ N(μ, σ²), K | ξ ~ Poisson(exp ξ), R = min(K + 1, cap), with μ such that E[R] = mean.
+def draw_depth(p: Tensor, generator: torch.Generator) -> int:
+    """One depth in 1..len(p) with probabilities p, by inversion, so that it costs one number of the generator."""
+    uniform = torch.rand((), generator=generator, dtype=torch.float64)
+    return min(int(torch.searchsorted(p.cumsum(0), uniform, right=True)) + 1, len(p))
+
+
+def fixed(depth: float) -> Tensor:
+    """[depth] float64, all mass on the last entry."""
+    if depth < 1 or depth != int(depth):
+        raise UserError(f"prior.mean is {depth}: with prior.name fixed it is the depth, a whole number from 1")
+    probabilities = torch.zeros(int(depth), dtype=torch.float64)
+    probabilities[-1] = 1.0
+    return probabilities
+
+
+def poisson_lognormal(mean: float, sigma: float = 0.5, cap: int = 64) -> Tensor:
+    """[cap] float64: ξ ~ N(μ, σ²), K | ξ ~ Poisson(exp ξ), R = min(K + 1, cap), with μ such that E[R] = mean.
 
     The paper's equation (5) with the cap of its appendix B.3: the tail mass accumulates at the cap and μ is calibrated
-    on the capped variable.
+    on the capped variable. Every entry is positive.
     """
-
-    def __init__(self, mean: float, sigma: float = 0.5, cap: int = 64) -> None:
-        if not 1.0 < mean < cap:
-            raise UserError(f"prior.mean is {mean}: it must lie strictly between 1 and prior.cap ({cap})")
-        if not 0.0 <= sigma <= _SIGMA_LIMIT:
-            raise UserError(f"prior.sigma is {sigma}: it must lie between 0 and {_SIGMA_LIMIT:g}")
-        self.mean, self.sigma, self.cap = float(mean), float(sigma), int(cap)
-        self.mu = _calibrate(self.mean, self.sigma, self.cap)
-        self._probabilities = capped_pmf(self.mu, self.sigma, self.cap)
-        self._cumulative = self._probabilities.cumsum(0)
-
-    @property
-    def probabilities(self) -> Tensor:
-        """[cap] float64; entry r − 1 is P(R = r), every entry positive."""
-        return self._probabilities
-
-    def draw(self, generator: torch.Generator) -> int:
-        """One depth in 1..cap, by inversion, so that a draw always costs one number of the generator."""
-        uniform = torch.rand((), generator=generator, dtype=torch.float64)
-        return min(int(torch.searchsorted(self._cumulative, uniform, right=True)) + 1, self.cap)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"mean": self.mean, "sigma": self.sigma, "cap": self.cap}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises UserError when the state belongs to another prior."""
-        _check_same(self.state_dict(), state)
+    if not 1.0 < mean < cap:
+        raise UserError(f"prior.mean is {mean}: it must lie strictly between 1 and prior.cap ({cap})")
+    if not 0.0 <= sigma <= _SIGMA_LIMIT:
+        raise UserError(f"prior.sigma is {sigma}: it must lie between 0 and {_SIGMA_LIMIT:g}")
+    return capped_pmf(_calibrate(float(mean), float(sigma), int(cap)), float(sigma), int(cap))
 
 
-def make_prior(name: str, mean: float, sigma: float, cap: int) -> DepthPrior:
-    """The prior a recipe names: fixed (its depth is the mean, which must be whole) or poisson_lognormal."""
-    if name == "fixed":
-        if mean != int(mean):
-            raise UserError(f"prior.mean is {mean}: with prior.name fixed it is the depth, a whole number")
-        return FixedDepth(int(mean))
-    if name == "poisson_lognormal":
-        return PoissonLogNormal(mean, sigma, cap)
-    raise UserError(f"prior.name is {name!r}: use fixed or poisson_lognormal")
+def uniform(cap: int) -> Tensor:
+    """[cap] float64: every depth in 1..cap alike, the paper's U_1:cap; deeper ones have no support."""
+    return torch.full((cap,), 1.0 / cap, dtype=torch.float64)
+
+
+def saved(run: str | None) -> Tensor:
+    """[cap] float64: the distribution that a pretraining run ended with, from the last row of its metrics."""
+    if run is None:
+        raise UserError("prior.name is saved: give prior.run, the folder of the pretraining run to take it from")
+    file = Path(run) / "metrics.jsonl"
+    try:
+        row = json.loads(file.read_text(encoding="utf-8").rstrip().rpartition("\n")[2])
+        probabilities = torch.tensor(row["prior/probabilities"], dtype=torch.float64)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"prior.run: {file} has no last row with prior/probabilities ({error})") from None
+    return probabilities / probabilities.sum()
 
 
 def capped_pmf(mu: float, sigma: float, cap: int) -> Tensor:
@@ -139,8 +145,3 @@ def _calibrate(mean: float, sigma: float, cap: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if expected(middle) < mean else (low, middle)
     return (low + high) / 2
-
-
-def _check_same(own: dict[str, Any], saved: dict[str, Any]) -> None:
-    if own != saved:
-        raise UserError(f"the checkpoint was made with the depth prior {saved}, the recipe's section prior gives {own}")

@@ -27,7 +27,8 @@ from loop_rl.training.checkpoints import (
     save_training_state,
 )
 from loop_rl.training.corpus import IGNORED, Corpus, load_corpus
-from loop_rl.training.depth_prior import make_prior
+from loop_rl.training.flops import row_flops
+from loop_rl.training.learned_prior import make_prior, prior_metrics
 from loop_rl.training.pretrain_recipe import PretrainRecipe
 from loop_rl.training.run_folder import drop_rows_after, environment, progress_bar, saved_recipe, stop_requests
 from loop_rl.training.schedule import wsd_factor
@@ -83,14 +84,16 @@ class Pretrainer:
             model = LoopedForCausalLM.from_pretrained(checkpoint / "model", dtype=torch.float32)
         self.model = model.to(self.device).train()
         self.corpus = _load_corpus(recipe, self.tokenizer)
-        self.prior = make_prior(recipe.prior.name, recipe.prior.mean, recipe.prior.sigma, recipe.prior.cap)
+        self.prior = make_prior(recipe.prior)
         self.generator = torch.Generator().manual_seed(recipe.train.seed)
         self.optimizer = make_optimizer(self.model, recipe)
         self.step = self.skipped = self.skipped_in_a_row = 0
+        self.flops = 0
+        self.row_flops = row_flops(self.model, recipe.data.length)
         if checkpoint is not None:
             counters = load_training_state(checkpoint / _STATE_FILE, self._resumable())
             self.step, self.skipped = counters["step"], counters["skipped"]
-            self.skipped_in_a_row = counters["skipped_in_a_row"]
+            self.skipped_in_a_row, self.flops = counters["skipped_in_a_row"], counters["flops"]
 
     def update(self) -> dict[str, Any]:
         """One update over `accumulation` micro-batches; returns its row of metrics.
@@ -105,36 +108,50 @@ class Pretrainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         batches = [self.corpus.next_rows(recipe.train.batch_size) for _ in range(recipe.train.accumulation)]
-        tokens = max(sum(int((labels[:, 1:] != IGNORED).sum()) for _, labels in batches), 1)
-        loss, depths = 0.0, []
+        counts = [int((labels[:, 1:] != IGNORED).sum()) for _, labels in batches]
+        tokens = max(sum(counts), 1)
+        depths: list[int] = []
+        losses: list[float] = []
         for ids, labels in batches:
             depths.append(self.prior.draw(self.generator))
             seeds = torch.randint(2**31, (len(ids),), generator=self.generator)
             ids, labels = ids.to(self.device), labels.to(self.device)
             part = next_token_loss(self.model, ids, labels, depths[-1], recipe.train.backprop_depth, seeds) / tokens
             part.backward()
-            loss += float(part.detach())
+            losses.append(float(part.detach()) * tokens)
+        loss = sum(losses) / tokens
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), recipe.optim.max_grad_norm))
         if math.isfinite(norm) and math.isfinite(loss):
             self.optimizer.step()
+            self.prior.observe(depths, [x / max(n, 1) for x, n in zip(losses, counts, strict=True)], counts)
             self.skipped_in_a_row = 0
         else:
             self.skipped += 1
             self.skipped_in_a_row += 1
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
+        self.flops += sum(
+            len(ids) * self.row_flops.training(depth, recipe.train.backprop_depth)
+            for depth, (ids, _) in zip(depths, batches, strict=True)
+        )
         seconds = time.perf_counter() - started
         row = {
             "step": self.step,
             "loss": loss,
             "depth": sum(depths) / len(depths),
+            "depths": depths,
+            "tokens": counts,
+            **prior_metrics(self.prior),
+            "flops": self.flops,
             "learning_rate": rate,
             "grad_norm": norm,
             "skipped": self.skipped,
             "tokens_per_second": sum(ids.numel() for ids, _ in batches) / seconds,
             "time/step": seconds,
         }
-        return {key: value if math.isfinite(value) else None for key, value in row.items()}
+        return {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()
+        }
 
     def save_model(self, folder: Path) -> None:
         """Model (safetensors) and tokenizer, as from_pretrained reads them."""
@@ -144,7 +161,12 @@ class Pretrainer:
     def save(self, folder: Path) -> None:
         """Everything that resuming needs."""
         self.save_model(folder / "model")
-        counters = {"step": self.step, "skipped": self.skipped, "skipped_in_a_row": self.skipped_in_a_row}
+        counters = {
+            "step": self.step,
+            "skipped": self.skipped,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "flops": self.flops,
+        }
         save_training_state(folder / _STATE_FILE, self._resumable(), counters)
 
     def _resumable(self) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from pydantic import Field, field_validator
 
 from loop_rl.recipe import Section
 
+RewardForm = Literal["inverse_perplexity", "ce", "log_ce", "exp_ce"]
+
 
 class PretrainModelSection(Section):
     """The looped model to be made; the keys are LoopedConfig's."""
@@ -44,10 +46,18 @@ class PretrainDataSection(Section):
 
 
 class PriorSection(Section):
-    name: Literal["fixed", "poisson_lognormal"] = Field("poisson_lognormal", description="Distribution of depths.")
-    mean: float = Field(6.0, ge=1, description="Mean depth; with fixed, the depth.")
+    name: Literal["fixed", "poisson_lognormal", "uniform", "saved"] = Field(
+        "poisson_lognormal", description="Distribution of depths, or the one to start learning from."
+    )
+    mean: float = Field(6.0, ge=1, description="Mean depth; with fixed, the depth; with learn, the mean to keep.")
     sigma: float = Field(0.5, ge=0, description="Standard deviation of the log rate (poisson_lognormal).")
-    cap: int = Field(64, ge=2, description="Greatest depth (poisson_lognormal).")
+    cap: int = Field(64, ge=2, description="Greatest depth (poisson_lognormal, uniform).")
+    run: str | None = Field(None, description="Folder of the run whose last distribution is taken (saved).")
+    learn: bool = Field(False, description="Let the distribution follow the losses; false: it stays as it starts.")
+    entropy_weight: float = Field(0.01, ge=0, description="Weight of the distribution's entropy (learn).")
+    mean_weight: float = Field(1.0, ge=0, description="Weight of the squared distance to the mean (learn).")
+    reward: RewardForm = Field("inverse_perplexity", description="What a micro-batch's cross-entropy is worth (learn).")
+    learning_rate: float = Field(1e-3, gt=0, description="Learning rate of the distribution's own Adam (learn).")
 
 
 class PretrainOptimSection(Section):
