@@ -14,12 +14,12 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, field_validator
 
+from loop_rl.data.names import is_known, unknown_name
 from loop_rl.recipe_io import Schema, Section, read_recipe, recipes_folder
 
 __all__ = ["REWARDS", "Recipe", "Section", "load_recipe", "recipes_folder"]
 
 REWARDS = ("gsm8k",)
-DATA = ("arithmetic", "gsm8k")
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -35,20 +35,20 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    name: str = Field("arithmetic", description="arithmetic, gsm8k, or a .jsonl file with question and answer.")
+    name: str = Field("arithmetic", description="A known data set (loop-rl data list), or a .jsonl file of your own.")
     folder: str | None = Field(None, description="Folder of local data sets; null: the variable LOOP_RL_DATA.")
-    train_size: int | None = Field(None, ge=1, description="Training questions to use; null: all.")
+    train_size: int | None = Field(None, ge=0, description="Training questions to use; null: all.")
     eval_size: int | None = Field(None, ge=1, description="Held-out questions to use; null: all.")
     seed: int = Field(0, ge=0, description="Seed of the choice and the order of questions.")
+    columns: dict[str, str] = Field({}, description="Your own rows: our name of a column, and the rows' own.")
+    template: str | None = Field(None, description="The prompt, with {question} in it; null: the data set's own.")
+    config: str | None = Field(None, description="Configuration of a hub data set; null: its default.")
 
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in DATA and not name.endswith(".jsonl"):
-            raise ValueError(
-                f"unknown data {name!r}; the nearest known one is {_nearest(name, DATA)}"
-                f" (known: {', '.join(DATA)}, or a path to a .jsonl file)"
-            )
+        if not is_known(name):
+            raise ValueError(unknown_name(name))
         return name
 
 

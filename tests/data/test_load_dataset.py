@@ -12,11 +12,20 @@ import pytest
 from loop_rl.data import load_dataset
 from loop_rl.errors import UserError
 
-DATA = Path(os.environ.get("LOOP_RL_DATA") or Path(__file__).parents[1] / "../shared/data")
+DATA = Path(os.environ.get("LOOP_RL_DATA") or Path(__file__).parents[2] / "../shared/data")
 
 
-def settings(name, folder=None, seed=0, train_size=None, eval_size=None):
-    return SimpleNamespace(name=name, folder=folder, seed=seed, train_size=train_size, eval_size=eval_size)
+def settings(name, folder=None, seed=0, train_size=None, eval_size=None, columns=None, template=None, config=None):
+    return SimpleNamespace(
+        name=name,
+        folder=folder,
+        seed=seed,
+        train_size=train_size,
+        eval_size=eval_size,
+        columns=columns or {},
+        template=template,
+        config=config,
+    )
 
 
 def write(path, rows):

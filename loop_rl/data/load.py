@@ -1,0 +1,77 @@
+"""The examples that a recipe's data section names, checked one by one, so that a run never meets what it can't score.
+
+A subset is seeded, and a smaller one is the beginning of a larger one; an example's index is its row in the source,
+whatever the subset.
+"""
+
+from loop_rl import arithmetic
+from loop_rl.data.examples import (
+    TEMPLATE,
+    DataSettings,
+    Fields,
+    Placed,
+    Row,
+    Splits,
+    check_template,
+    make_examples,
+)
+from loop_rl.data.golds import check_golds
+from loop_rl.data.named import SETS
+from loop_rl.data.names import default_reward, is_known, unknown_name
+from loop_rl.data.own import own_file
+from loop_rl.data.sources import load_parts
+from loop_rl.data.subsets import divide_pool, subset
+from loop_rl.errors import UserError
+
+ARITHMETIC_SIZES = {"train": 20_000, "test": 1_000}  # when the recipe leaves the sizes open
+
+
+def load_dataset(settings: DataSettings, numeric: bool = True, *, reward: str | None = None) -> Splits:
+    """The examples that a recipe's `data` section names, in a seeded order.
+
+    Args:
+        settings: the section; a size of None means all (arithmetic: 20,000 and 1,000; mbpp_plus: 278 and 100).
+        numeric: False checks no reference.
+        reward: the name of the reward that will score, which decides what a usable reference is; None: the set's own.
+
+    Raises:
+        UserError: an unknown name, a missing or malformed file, a bad row, a size past the data, no way to the hub.
+    """
+    name, seed = settings.name, settings.seed
+    if not is_known(name):
+        raise UserError(f"data.name: {unknown_name(name)}")
+    if settings.template is not None:
+        check_template(settings.template)
+    train, test = _halves(settings)
+    if numeric:
+        check_golds([*train, *test], reward or default_reward(name))
+    questions, held_out = [one.example for one in train], [one.example for one in test]
+    if name == "arithmetic":
+        return Splits(questions, held_out)
+    if name in SETS and (count := SETS[name].held_out) is not None:
+        return Splits(*divide_pool(questions, settings.train_size, settings.eval_size, count, seed, name))
+    return Splits(
+        subset(questions, settings.train_size, seed, f"data.train_size: {name}"),
+        subset(held_out, settings.eval_size, seed, f"data.eval_size: {name}"),
+    )
+
+
+def _halves(settings: DataSettings) -> tuple[list[Placed], list[Placed]]:
+    if settings.name == "arithmetic":
+        return _arithmetic(settings)
+    if settings.name in SETS:
+        one = SETS[settings.name]
+        return one.divide(load_parts(one, settings))
+    return own_file(settings)
+
+
+def _arithmetic(settings: DataSettings) -> tuple[list[Placed], list[Placed]]:
+    halves = []
+    for split, size in (("train", settings.train_size), ("test", settings.eval_size)):
+        made = arithmetic.problems(ARITHMETIC_SIZES[split] if size is None else size, settings.seed, split)
+        rows = [
+            (Row(f"arithmetic {split}, problem {at + 1}", at, row), Fields(row["question"], row["answer"]))
+            for at, row in enumerate(made)
+        ]
+        halves.append(make_examples(rows, settings.template or TEMPLATE))
+    return halves[0], halves[1]
