@@ -2,28 +2,24 @@
 
 import logging
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import ray
 import torch
-from ray.exceptions import ActorUnavailableError, RayActorError
 from torch import Tensor
 
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
+from loop_rl.rollout.actors import DEATHS, LOGS, MAX_RETRIES, answer, first_line
 from loop_rl.rollout.record import Rollout
-from loop_rl.rollout.sampler import sample_groups, to_numpy, to_torch
+from loop_rl.rollout.sampler import stream_groups, to_numpy, to_torch
 from loop_rl.rollout.sampling import Sampling
 
 log = logging.getLogger(__name__)
 
-# A chunk whose worker died this often brings the run down: the fault is then likely the chunk's (memory, say).
-MAX_RETRIES = 3
-RESTART_SECONDS = 120.0
-_FORWARDED = ("LOOP_RL_", "HF_", "NCCL_", "CUDA_", "OMP_", "TOKENIZERS_", "PYTHONPATH")
+_FORWARDED = ("LOOP_RL_", "MBPP_", "HF_", "NCCL_", "CUDA_", "OMP_", "TOKENIZERS_", "PYTHONPATH")
 
 
 @ray.remote(max_restarts=-1, max_task_retries=0)
@@ -45,11 +41,11 @@ class RolloutWorker:
         self.version = version
         return version
 
-    def sample(self, prompts: list[list[int]], sampling: Sampling, seeds: list[int]) -> list[Rollout]:
-        """Groups for these prompts, marked with the version of the weights that sampled them."""
+    def sample(self, prompts: list[list[int]], sampling: Sampling, seeds: list[int]) -> Iterator[tuple[int, Rollout]]:
+        """The groups of these prompts as each ends, with its prompt's place, marked with the weights' version."""
         if self.model is None:
             raise RuntimeError("this rollout worker was started anew and has no weights yet")
-        return sample_groups(self.model, prompts, sampling, seeds, self.version)
+        yield from stream_groups(self.model, prompts, sampling, seeds, self.version)
 
     def environment(self) -> dict[str, str]:
         """The worker's environment variables and process id."""
@@ -59,7 +55,9 @@ class RolloutWorker:
 class RolloutPool:
     """`workers` rollout actors, on a Ray instance of this machine or on the cluster at `cluster`.
 
-    Close it after use (it is a context manager); it shuts down Ray only if it started it.
+    Ray, where this pool starts it, has `spare_cpus` CPUs more than the workers need, for other actors. A worker has a
+    GPU of its own if there are enough beside `learner_gpus`. Close it after use (it is a context manager); it shuts
+    down Ray only if it started it.
     """
 
     def __init__(
@@ -69,6 +67,8 @@ class RolloutPool:
         workers: int = 1,
         cluster: str | None = None,
         threads: int = 1,
+        spare_cpus: int = 0,
+        learner_gpus: int = 1,
     ) -> None:
         self._owns_ray = not ray.is_initialized()
         if self._owns_ray:
@@ -80,7 +80,7 @@ class RolloutPool:
                 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
                 ray.init(
                     address="local",
-                    num_cpus=workers,
+                    num_cpus=workers + spare_cpus,
                     include_dashboard=False,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
@@ -89,7 +89,7 @@ class RolloutPool:
             else:
                 env = {key: value for key, value in os.environ.items() if key.startswith(_FORWARDED)}
                 ray.init(address=cluster, runtime_env={"env_vars": env}, log_to_driver=False)
-        gpus = 1 if ray.cluster_resources().get("GPU", 0) >= workers + 1 else 0
+        gpus = 1 if ray.cluster_resources().get("GPU", 0) >= workers + learner_gpus else 0
         make = RolloutWorker.options(num_cpus=1, num_gpus=gpus)
         self.workers = [make.remote(config.to_dict(), dtype, threads) for _ in range(workers)]
         self.version = -1
@@ -111,21 +111,8 @@ class RolloutPool:
 
     def _arm(self, index: int) -> None:
         """Send the current weights to one worker, again if it dies meanwhile."""
-        deadline = time.monotonic() + RESTART_SECONDS
-        while True:
-            try:
-                ray.get(self.workers[index].set_weights.remote(self._weights, self.version))
-                return
-            except (RayActorError, ActorUnavailableError) as error:
-                # Ray answers "unavailable" for as long as it is restarting the actor.
-                if time.monotonic() > deadline:
-                    raise UserError(
-                        f"rollout worker {index} did not come back within {RESTART_SECONDS:.0f} s of its death "
-                        f"({str(error).splitlines()[0]}); its log is in /tmp/ray/session_latest/logs; "
-                        "go on with --resume"
-                    ) from error
-                log.warning("rollout worker %d can't take weights yet (%s)", index, str(error).splitlines()[0])
-                time.sleep(0.5)
+        send = self.workers[index].set_weights
+        answer(lambda: send.remote(self._weights, self.version), f"rollout worker {index}")
 
     def generate(
         self,
@@ -136,38 +123,46 @@ class RolloutPool:
     ) -> list[Rollout]:
         """Sample every prompt's group; a chunk whose worker dies is sampled again, with the same seeds.
 
-        `on_group(index, rollout)` is called as soon as a group has arrived, so that scoring overlaps with sampling.
+        `on_group(index, rollout)` is called as soon as a group has ended, while others are still being sampled, so
+        that it can be scored meanwhile.
         """
         results: list[Rollout | None] = [None] * len(prompts)
         chunks = [list(chunk) for chunk in np.array_split(np.arange(len(prompts)), len(self.workers)) if len(chunk)]
-        pending = {self._submit(w, chunk, prompts, sampling, seeds): (w, chunk, 0) for w, chunk in enumerate(chunks)}
-        while pending:
-            (done,), _ = ray.wait(list(pending), num_returns=1)
-            worker, chunk, retries = pending.pop(done)
+        streams = {self._submit(w, chunk, prompts, sampling, seeds): (w, chunk, 0) for w, chunk in enumerate(chunks)}
+        while streams:
+            (stream,), _ = ray.wait(list(streams), num_returns=1)
+            worker, chunk, retries = streams[stream]
             try:
-                rollouts = ray.get(done)
-            except (RayActorError, ActorUnavailableError) as error:
+                place, rollout = ray.get(next(stream))
+            except StopIteration:
+                del streams[stream]
+                continue
+            except DEATHS as error:
+                del streams[stream]
                 self.restarts += 1
                 log.warning("rollout worker %d died (%s); sampling its %d groups again", worker, error, len(chunk))
                 if retries == MAX_RETRIES:
                     raise UserError(
-                        f"rollout worker {worker} died {retries + 1} times on the same {len(chunk)} groups; its log "
-                        "is in /tmp/ray/session_latest/logs; if memory is short "
-                        "lower rollout.prompts_per_step, then --resume"
+                        f"rollout worker {worker} died {retries + 1} times on the same {len(chunk)} groups "
+                        f"({first_line(error)}); {LOGS}; if memory is short lower rollout.prompts_per_step, "
+                        "then --resume"
                     ) from error
                 self._arm(worker)
-                pending[self._submit(worker, chunk, prompts, sampling, seeds)] = (worker, chunk, retries + 1)
+                # All of the chunk: in a smaller batch, sums would be rounded otherwise.
+                streams[self._submit(worker, chunk, prompts, sampling, seeds)] = (worker, chunk, retries + 1)
                 continue
-            for index, rollout in zip(chunk, rollouts, strict=True):
+            index = int(chunk[place])
+            if results[index] is None:
                 results[index] = rollout
                 if on_group is not None:
-                    on_group(int(index), rollout)
+                    on_group(index, rollout)
         return results  # type: ignore[return-value]
 
     def _submit(
         self, worker: int, chunk: list[int], prompts: list[list[int]], sampling: Sampling, seeds: list[int]
     ) -> Any:
-        return self.workers[worker].sample.remote([prompts[i] for i in chunk], sampling, [seeds[i] for i in chunk])
+        sample = self.workers[worker].sample.options(num_returns="streaming")
+        return sample.remote([prompts[i] for i in chunk], sampling, [seeds[i] for i in chunk])
 
     def close(self) -> None:
         """End the workers, and Ray if this pool started it."""

@@ -1,5 +1,7 @@
 """Sampling groups in one process: prompts prefilled once, decoding batched over all completions, rows stop alone."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -31,11 +33,19 @@ def _pad_left(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, T
     return ids.to(device), mask.to(device)
 
 
-@torch.no_grad()
 def sample_groups(
     model: LoopedForCausalLM, prompts: list[list[int]], sampling: Sampling, seeds: list[int], version: int = 0
 ) -> list[Rollout]:
-    """Sample `num_generations` completions of every prompt.
+    """Sample `num_generations` completions of every prompt, in the prompts' order; see stream_groups."""
+    groups = dict(stream_groups(model, prompts, sampling, seeds, version))
+    return [groups[index] for index in range(len(prompts))]
+
+
+@torch.no_grad()
+def stream_groups(
+    model: LoopedForCausalLM, prompts: list[list[int]], sampling: Sampling, seeds: list[int], version: int = 0
+) -> Iterator[tuple[int, Rollout]]:
+    """Sample `num_generations` completions of every prompt; yields (prompt's place, group) as each group ends.
 
     Every draw (initial states, tokens) is a function of the prompt's seed, the completion's number and the position,
     so what a group samples does not depend on the groups beside it.
@@ -69,30 +79,6 @@ def sample_groups(
     stopped = torch.zeros(rows, dtype=torch.bool)
     eos = torch.tensor(sampling.eos_token_ids, dtype=torch.long)
 
-    context = DecodeContext(prefill, mask, group, limit)
-    batch = torch.arange(rows)  # which row each batch entry is
-    for t in range(limit):
-        drawn, drawn_logps = draw(logits, sampling, uniforms(row_seeds[batch], torch.full_like(batch, t)))
-        drawn, drawn_logps = drawn.cpu(), drawn_logps.cpu()
-        running = ~stopped[batch]
-        live = batch[running]
-        tokens[live, t], logps[live, t], counts[live] = drawn[running], drawn_logps[running], t + 1
-        stopped[live] = torch.isin(drawn[running], eos)
-        running = ~stopped[batch]
-        if t == limit - 1 or not running.any():
-            break
-        if running.float().mean() <= 1.0 - _FINISHED_SHARE:
-            kept = running.nonzero()[:, 0]
-            context.keep(kept.to(device))
-            batch, drawn, running = batch[kept], drawn[kept], running[kept]
-        positions = (lengths[batch] + t)[:, None]
-        step = context.step(positions.to(device))
-        e = core.prelude_forward(drawn[:, None].to(device), step)
-        z = core.endpoint(e, core.draw_initial_state(positions, row_seeds[batch]), step)
-        logits = model.lm_head(core.coda_forward(z, step)[:, -1])
-        if states is not None:
-            states[batch[running], t] = z[:, 0].cpu()[running]
-
     def completion(row: int) -> Completion:
         count = int(counts[row])
         saved = states[row, : max(count - 1, 0)] if states is not None else torch.zeros(0, z.shape[-1])
@@ -105,16 +91,43 @@ def sample_groups(
             seed=int(row_seeds[row]),
         )
 
-    return [
-        Rollout(
-            prompt_ids=np.asarray(prompt, dtype=np.int64),
+    def rollout(i: int) -> Rollout:
+        return Rollout(
+            prompt_ids=np.asarray(prompts[i], dtype=np.int64),
             prompt_states=to_numpy(prompt_states[i] if sampling.save_states else prompt_states[i][:0]),
             completions=[completion(i * group + j) for j in range(group)],
             seed=seeds[i],
             version=version,
         )
-        for i, prompt in enumerate(prompts)
-    ]
+
+    context = DecodeContext(prefill, mask, group, limit)
+    batch = torch.arange(rows)  # which row each batch entry is
+    yielded = torch.zeros(len(prompts), dtype=torch.bool)
+    for t in range(limit):
+        drawn, drawn_logps = draw(logits, sampling, uniforms(row_seeds[batch], torch.full_like(batch, t)))
+        drawn, drawn_logps = drawn.cpu(), drawn_logps.cpu()
+        running = ~stopped[batch]
+        live = batch[running]
+        tokens[live, t], logps[live, t], counts[live] = drawn[running], drawn_logps[running], t + 1
+        stopped[live] = torch.isin(drawn[running], eos)
+        ended = stopped.view(-1, group).all(-1) if t < limit - 1 else torch.ones_like(yielded)
+        for i in (ended & ~yielded).nonzero()[:, 0].tolist():
+            yield i, rollout(i)
+        yielded = ended
+        if ended.all():
+            return
+        running = ~stopped[batch]
+        if running.float().mean() <= 1.0 - _FINISHED_SHARE:
+            kept = running.nonzero()[:, 0]
+            context.keep(kept.to(device))
+            batch, drawn, running = batch[kept], drawn[kept], running[kept]
+        positions = (lengths[batch] + t)[:, None]
+        step = context.step(positions.to(device))
+        e = core.prelude_forward(drawn[:, None].to(device), step)
+        z = core.endpoint(e, core.draw_initial_state(positions, row_seeds[batch]), step)
+        logits = model.lm_head(core.coda_forward(z, step)[:, -1])
+        if states is not None:
+            states[batch[running], t] = z[:, 0].cpu()[running]
 
 
 def to_numpy(x: Tensor) -> np.ndarray:

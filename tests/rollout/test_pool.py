@@ -44,6 +44,19 @@ def test_pool_samples_what_one_process_samples_with_current_weights(pool) -> Non
         assert_same(rollouts, sample_groups(model, PROMPTS, SAMPLING, SEEDS))
 
 
+def test_groups_arrive_as_they_end_and_not_when_their_chunk_does(pool) -> None:
+    prompts, seeds, sampling = PROMPTS * 4, list(range(12)), Sampling(2, 40, eos_token_ids=tuple(range(2, 8)))
+    pool.send_weights(tiny_model().state_dict(), 3)
+    arrived: list[int] = []
+    rollouts = pool.generate(prompts, sampling, seeds, on_group=lambda index, _: arrived.append(index))
+    steps = [max(len(c.token_ids) for c in rollout.completions) for rollout in rollouts]
+    for chunk in (range(6), range(6, 12)):  # one worker's groups each
+        ends = [steps[index] for index in arrived if index in chunk]
+        assert ends == sorted(ends)
+        assert len(set(ends)) > 2
+    assert sorted(arrived) == list(range(12)) != arrived
+
+
 def test_a_killed_worker_costs_a_retry(pool) -> None:
     model = tiny_model()
     pool.send_weights(model.state_dict(), 7)

@@ -8,7 +8,7 @@ import torch
 
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.contexts import PaddedContext
-from loop_rl.rollout.sampler import sample_groups
+from loop_rl.rollout.sampler import sample_groups, stream_groups
 from loop_rl.rollout.sampling import Sampling, draw, truncate
 from tests.tiny import PROMPTS, tiny_model, tiny_rollouts
 
@@ -51,6 +51,23 @@ def test_a_group_does_not_depend_on_its_batch() -> None:
         for a, b in zip(alone.completions, rollout.completions, strict=True):
             np.testing.assert_array_equal(a.token_ids, b.token_ids)
             np.testing.assert_allclose(a.states, b.states, atol=1e-12)
+
+
+def test_a_group_is_yielded_before_a_longer_one_is_sampled_on() -> None:
+    model = tiny_model()
+    settings = Sampling(2, 30, eos_token_ids=(2, 3, 4, 5, 6))
+    lengths = [max(len(c.token_ids) for c in r.completions) for r in sample_groups(model, PROMPTS, settings, [1, 2, 3])]
+    assert len(set(lengths)) == 3
+    steps = 0
+
+    def count(*_) -> None:
+        nonlocal steps
+        steps += 1
+
+    hook = model.lm_head.register_forward_hook(count)
+    for index, _ in stream_groups(model, PROMPTS, settings, [1, 2, 3]):
+        assert steps == lengths[index]  # a pass of the model for each token of its longest completion
+    hook.remove()
 
 
 def test_rows_stop_by_themselves() -> None:
