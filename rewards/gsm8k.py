@@ -24,10 +24,12 @@ Values are compared exactly, as fractions: 0.1 + 0.2 rounding and tolerances do 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
+
+from rewards.text import completion_text
 
 LONGEST_NUMBER = 100  # characters; bounds the arithmetic, since converting digits is quadratic in their count
 
@@ -166,27 +168,23 @@ def parse_gold(answer: Any) -> Fraction | None:
         return None  # not finite, or past Python's limit on digits
 
 
-def completion_text(completion: str | Sequence[dict[str, Any]]) -> str:
-    """The text of a completion: itself, or the content of the last message of a chat.
-
-    Raises:
-        TypeError: neither a string nor messages; a caller's mistake must not look like a wrong answer.
-    """
-    if isinstance(completion, str):
-        return completion
-    if not isinstance(completion, Sequence) or not all(isinstance(message, dict) for message in completion):
-        raise TypeError(f"a completion must be a string or a list of messages, got {type(completion).__name__}")
-    content = completion[-1].get("content") if completion else None
-    if isinstance(content, list):  # parts: {"type": "text", "text": ...}
-        return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
-
-
-def _rewards(completions: Sequence[Any], answers: Sequence[Any], lenient: bool) -> list[float | None]:
+def _rewards(
+    completions: Sequence[Any], answers: Sequence[Any], log_extra: Callable[[str, list], None] | None, lenient: bool
+) -> list[float | None]:
     rewards: list[float | None] = []
+    reasons: list[str] = []
     for completion, answer in zip(completions, answers, strict=True):
         gold, text = parse_gold(answer), completion_text(completion)
-        rewards.append(None if gold is None else float(extract_answer(text, lenient) == gold))
+        if gold is None:
+            reward, reason = None, "not scored: the reference has no number"
+        elif (value := extract_answer(text, lenient)) is None:
+            reward, reason = 0.0, "no answer"
+        else:
+            reward, reason = (1.0, "correct") if value == gold else (0.0, "wrong")
+        rewards.append(reward)
+        reasons.append(reason)
+    if log_extra is not None:
+        log_extra("reason", reasons)
     return rewards
 
 
@@ -196,6 +194,7 @@ def gsm8k_reward(
     completion_ids: Sequence[Sequence[int]] | None = None,
     *,
     answer: Sequence[Any],
+    log_extra: Callable[[str, list], None] | None = None,
     **columns: Any,
 ) -> list[float | None]:
     """1.0 for the reference's number, 0.0 for another or none, None (not scored) when the reference has no number.
@@ -205,13 +204,14 @@ def gsm8k_reward(
         completions: strings, or lists of chat messages whose last one is scored.
         completion_ids: not read.
         answer: one reference each: GSM8K's worked text, or a bare number.
+        log_extra: called once with "reason" and a list of `correct`, `wrong`, `no answer` or `not scored: ...`.
         columns: the data set's other columns; not read.
 
     Raises:
         ValueError: not as many references as completions.
         TypeError: a completion that is neither text nor messages.
     """
-    return _rewards(completions, answer, lenient=True)
+    return _rewards(completions, answer, log_extra, lenient=True)
 
 
 def gsm8k_strict_reward(
@@ -220,7 +220,8 @@ def gsm8k_strict_reward(
     completion_ids: Sequence[Sequence[int]] | None = None,
     *,
     answer: Sequence[Any],
+    log_extra: Callable[[str, list], None] | None = None,
     **columns: Any,
 ) -> list[float | None]:
     """`gsm8k_reward` without the fallback: a completion that has no `#### N` scores 0.0."""
-    return _rewards(completions, answer, lenient=False)
+    return _rewards(completions, answer, log_extra, lenient=False)

@@ -171,6 +171,17 @@ def test_every_reference_scores_one_against_itself(split, count):
     assert gsm8k_reward(answers, answers, answers, answer=[gold + 1 for gold in golds]) == [0.0] * count
 
 
+@pytest.mark.parametrize("reward", [gsm8k_reward, gsm8k_strict_reward])
+def test_says_why(reward):
+    logged = []
+    completions = ["#### 8", "#### 9", "#### unknown", "#### 8"]
+    scores = reward(
+        None, completions, answer=["8", "8", "8", "none"], log_extra=lambda *row: logged.append(row), trainer_state=None
+    )
+    assert scores == [1.0, 0.0, 0.0, None]
+    assert logged == [("reason", ["correct", "wrong", "no answer", "not scored: the reference has no number"])]
+
+
 @given(st.integers(-(10**30), 10**30), st.sampled_from(["", " ", "\n", " $", " **", " \\$"]), st.booleans())
 def test_any_integer_in_any_dress(number, dress, commas):
     written = f"{number:,}" if commas else str(number)
