@@ -17,8 +17,8 @@ from loop_rl.data.examples import (
 )
 from loop_rl.data.golds import check_golds
 from loop_rl.data.named import SETS
-from loop_rl.data.names import default_reward, is_known, unknown_name
-from loop_rl.data.own import own_file
+from loop_rl.data.names import default_reward, is_generator, is_known, is_own_file, unknown_name
+from loop_rl.data.own import own_file, own_hub
 from loop_rl.data.sources import load_parts
 from loop_rl.data.subsets import divide_pool, subset
 from loop_rl.errors import UserError
@@ -46,7 +46,7 @@ def load_dataset(settings: DataSettings, numeric: bool = True, *, reward: str | 
     if numeric:
         check_golds([*train, *test], reward or default_reward(name))
     questions, held_out = [one.example for one in train], [one.example for one in test]
-    if name == "arithmetic":
+    if name == "arithmetic" or is_generator(name):  # made in the order of the seed, as many as asked for
         return Splits(questions, held_out)
     if name in SETS and (count := SETS[name].held_out) is not None:
         return Splits(*divide_pool(questions, settings.train_size, settings.eval_size, count, seed, name))
@@ -62,7 +62,11 @@ def _halves(settings: DataSettings) -> tuple[list[Placed], list[Placed]]:
     if settings.name in SETS:
         one = SETS[settings.name]
         return one.divide(load_parts(one, settings))
-    return own_file(settings)
+    if is_generator(settings.name):
+        from loop_rl.data.reasoning_gym import load_generator
+
+        return load_generator(settings)
+    return own_file(settings) if is_own_file(settings.name) else own_hub(settings)
 
 
 def _arithmetic(settings: DataSettings) -> tuple[list[Placed], list[Placed]]:

@@ -1,6 +1,5 @@
-"""A user's own questions: a .jsonl file, with the columns named by the recipe where they have other names."""
+"""A user's own questions: a .jsonl file or a data set on the hub, with columns that the recipe may map to ours."""
 
-import difflib
 from pathlib import Path
 
 from loop_rl.data.examples import (
@@ -12,21 +11,17 @@ from loop_rl.data.examples import (
     Row,
     answer_of,
     make_examples,
+    nearest,
     text_of,
     value_of,
 )
 from loop_rl.data.named.description import Halves
 from loop_rl.data.reading import read_rows
-from loop_rl.data.sources import local_folder
+from loop_rl.data.sources import hub_splits, local_folder, split_rows
 from loop_rl.data.subsets import hold_out
 from loop_rl.errors import UserError
 
 TEST_SHARE = 10  # one question in ten is held out of a set that isn't divided
-
-
-def is_own_file(name: str) -> bool:
-    """Whether a data set's name is the path of a file rather than a name."""
-    return name.endswith((".jsonl", ".jsonl.gz"))
 
 
 def own_file(settings: DataSettings) -> Halves:
@@ -46,6 +41,27 @@ def own_file(settings: DataSettings) -> Halves:
     return hold_out_a_tenth(examples, str(path))
 
 
+def own_hub(settings: DataSettings) -> Halves:
+    """A data set on the hub: its splits train and test (or validation); a tenth is held out where it has only train.
+
+    Raises:
+        UserError: neither the hub nor its cache has it, none of those splits, or a row that can't be used.
+    """
+    if Path(settings.name).expanduser().exists():
+        raise UserError(
+            f"data.name: {settings.name} is a file or folder here, not a data set on the hub; name a .jsonl file"
+        )
+    loaded = hub_splits(settings.name, settings.config, "give a name with an owner that exists, or a .jsonl file")
+    train = "train" if "train" in loaded else None
+    test = next((split for split in ("test", "validation") if split in loaded), None)
+    if train is None and test is None:
+        raise UserError(f"data.name: {settings.name} has no split train or test; it has {', '.join(map(repr, loaded))}")
+    halves = [
+        own_examples(split_rows(settings.name, loaded, (split,)), settings) if split else [] for split in (train, test)
+    ]
+    return hold_out_a_tenth(halves[0], f"{settings.name} train") if test is None else (halves[0], halves[1])
+
+
 def hold_out_a_tenth(examples: list[Placed], source: str) -> Halves:
     """A tenth of the questions, at least one, held out; UserError where there is only one."""
     count = len({one.question for one in examples})
@@ -62,18 +78,18 @@ def own_examples(rows: list[Row], settings: DataSettings) -> list[Placed]:
     """
     ours = dict(settings.columns)
     question, answer = ours.pop("question", "question"), ours.pop("answer", "answer")
-    renamed = set(ours.values()) | {question, answer}
-    names = dict.fromkeys(name for row in rows for name in row.values if name not in renamed)
-    for name in names:
+    used = {*ours.values(), question, answer, "question", "answer"}
+    names = dict.fromkeys(name for row in rows for name in row.values if name not in used)
+    for name in (*ours, *names):
         if name in RESERVED:
             raise UserError(
-                f"{rows[0].place.rpartition(',')[0]}: the column {name!r} has a name that reward functions use; give "
-                f"it another with data.columns: {{my_{name}: {name}}}"
+                f"{rows[0].place.rpartition(',')[0]}: reward functions are called with {name} of another kind, so no "
+                f"column can have that name; give it another with data.columns: {{my_{name}: {ours.get(name, name)}}}"
             )
     fields = []
     for row in rows:
         columns = {name: row.values.get(name) for name in names}
-        columns.update({name: value_of(row, theirs) for name, theirs in ours.items()})
+        columns |= {name: value_of(row, theirs) for name, theirs in ours.items()}
         fields.append((row, Fields(text_of(row, question, "question"), answer_of(row, answer, "answer"), columns)))
     return make_examples(fields, settings.template or TEMPLATE)
 
@@ -85,7 +101,10 @@ def _find(settings: DataSettings) -> Path:
         path = folder / settings.name
     if not path.is_file():
         there = [str(other) for other in sorted(path.parent.glob("*.jsonl*")) if other.is_file()]
-        nearest = difflib.get_close_matches(str(path), there, n=1, cutoff=0.0)
-        mend = f"did you mean {nearest[0]}?" if nearest else "give the path of a .jsonl file with question and answer"
+        mend = (
+            f"did you mean {nearest(str(path), there)}?"
+            if there
+            else "give the path of a .jsonl file with question and answer"
+        )
         raise UserError(f"data.name: no file {settings.name}; {mend}")
     return path

@@ -1,7 +1,9 @@
 """Where the rows of a named set come from: a folder of local data sets, else the hub."""
 
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from loop_rl import hub
 from loop_rl.data.examples import DataSettings, Placed, Row, make_examples
@@ -88,28 +90,33 @@ def _remedy(one: NamedSet) -> str:
 
 
 def hub_rows(source: Hub, remedy: str) -> dict[str, list[Row]]:
-    """The rows of each part of a data set on the hub; its code, if it had any, is never run.
+    """The rows of each part of a data set on the hub; errors as of `hub_splits` and `split_rows`."""
+    loaded = hub_splits(source.id, source.config, remedy)
+    return {part: split_rows(source.id, loaded, splits) for part, splits in source.splits.items()}
+
+
+def hub_splits(name: str, config: str | None, remedy: str) -> Mapping[str, Iterable[Any]]:
+    """The splits of a data set on the hub or in its cache; no code of it is run, whatever it has.
 
     Raises:
-        UserError: neither the hub nor its cache answers with the set; `remedy` says what else would do.
+        UserError: neither answers with the set; `remedy` says what else would do.
     """
     cause = hub.unreachable()
     if cause is None:
         import datasets  # slow to import, and only this path needs it
 
         try:
-            loaded = datasets.load_dataset(source.id, *([source.config] if source.config else []))
+            return datasets.load_dataset(name, *([config] if config else []))
         except (OSError, ValueError, RuntimeError) as error:  # what it raises when neither the hub nor its cache has it
             cause = " ".join(str(error).split())[:200] or type(error).__name__
-        else:
-            return {part: _hub_part(source.id, loaded, splits) for part, splits in source.splits.items()}
     raise UserError(
-        f"data.name: {source.id} can't be loaded from the hub ({cause}); {remedy}, or HF_HUB_OFFLINE=1 to use a copy "
-        "in the hub's cache"
+        f"data.name: {name} can't be loaded from the hub ({cause}); {remedy}, or HF_HUB_OFFLINE=1 to use a copy in the "
+        "hub's cache"
     )
 
 
-def _hub_part(name: str, loaded: dict, splits: tuple[str, ...]) -> list[Row]:
+def split_rows(name: str, loaded: Mapping[str, Iterable[Any]], splits: Sequence[str]) -> list[Row]:
+    """The rows of some splits, one after the other; UserError for a split that isn't there."""
     missing = [split for split in splits if split not in loaded]
     if missing:
         raise UserError(f"{name} on the hub has no split {missing[0]!r}; it has {', '.join(map(repr, loaded))}")
