@@ -35,14 +35,15 @@ def score(model: torch.nn.Module, batch: MicroBatch, estimator: Estimator, tempe
     looped = plain(model)
     core, dtype = looped.model, looped.lm_head.weight.dtype
     context = PaddedContext(looped.config, batch.attention_mask, None, dtype, batch.depth)
-    e = core.prelude_forward(batch.input_ids, context)
-    f = WithResidual(lambda z: core.recur(z, e, context))
+    prelude = core.prelude_forward(batch.input_ids, context)
+    f = WithResidual(lambda z: core.recur(z, prelude, context))
     if estimator.reuses:
         assert batch.states is not None
         z = estimator.endpoint(f, saved=batch.states.to(dtype))
     else:
-        z = estimator.endpoint(f, z0=core.draw_initial_state(context.position_ids, batch.seeds), depth=batch.depth)
-    hidden = core.coda_forward(z, context)
+        z0 = core.draw_initial_state(context.position_ids, batch.seeds, prelude)
+        z = estimator.endpoint(f, z0=z0, depth=batch.depth)
+    hidden = core.coda_forward(z, context, prelude)
     hidden = hidden.gather(1, batch.positions[..., None].expand(-1, -1, hidden.shape[-1]))
     logits = looped.lm_head(hidden)
     logits = logits if dtype == torch.float64 else logits.float()

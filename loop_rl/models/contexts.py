@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from loop_rl.models.config import LoopedConfig
+from loop_rl.models.rope import frequencies, rotate
 
 
 def positions_from_mask(attention_mask: Tensor) -> Tensor:
@@ -39,26 +40,23 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: b
 class Context:
     """Positions and the rotary tables made from them; subclasses add the mask and the banks.
 
-    Rotary tables are computed in float32 (float64 for a float64 model), whatever the parameters' dtype.
+    Rotary tables are computed and applied in float32 (float64 for a float64 model), whatever the parameters' dtype.
     """
 
     def __init__(self, config: LoopedConfig, position_ids: Tensor, dtype: torch.dtype, depth: int) -> None:
         self.config = config
+        self.dtype = dtype
         self.depth = depth
         self.position_ids = position_ids
         self.mask: Tensor | None = None
         self.is_causal = False
         table_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64, device=position_ids.device)
-        frequencies = config.rope_theta ** (-exponents.to(table_dtype) / config.head_dim)
-        angles = position_ids[:, None, :, None].to(table_dtype) * frequencies
-        self.cos = angles.cos().to(dtype)
-        self.sin = angles.sin().to(dtype)
+        angles = position_ids[:, None, :, None].to(table_dtype) * frequencies(config, table_dtype, position_ids.device)
+        self.cos, self.sin = angles.cos(), angles.sin()
 
     def rotate(self, x: Tensor) -> Tensor:
-        """Half-rotated RoPE on [B, H, T, d]."""
-        first, second = x.chunk(2, dim=-1)
-        return torch.cat((first * self.cos - second * self.sin, second * self.cos + first * self.sin), dim=-1)
+        """RoPE on [B, H, T, d], in the config's layout."""
+        return rotate(x, self.cos, self.sin, self.config.rope_layout)
 
     def bank(self, layer: int, recurrence: int) -> int:
         """Index of the KV bank that physical layer `layer` writes at `recurrence` (full cache)."""
@@ -151,8 +149,7 @@ class DecodeContext(Context):
     """
 
     def __init__(self, prefill: PaddedContext, prompt_mask: Tensor, repeats: int, capacity: int) -> None:
-        self.config, self.depth = prefill.config, prefill.depth
-        self.dtype = prefill.cos.dtype
+        self.config, self.dtype, self.depth = prefill.config, prefill.dtype, prefill.depth
         assert prefill.banks is not None
         self.length = prompt_mask.shape[1]
         self.real = torch.ones(

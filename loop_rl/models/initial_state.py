@@ -1,8 +1,10 @@
-"""The initial state z0: Gaussian, a pure function of (row seed, position, channel).
+"""The initial state z0: normal, cut or not, a pure function of (row seed, position, channel).
 
-A counter-based generator (splitmix64 and Box-Muller) instead of a stream: a row alone, in a batch, decoded token by
+A counter-based generator (splitmix64) instead of a stream: a row alone, in a batch, decoded token by
 token or replayed by the learner draws the same numbers, and the global generator is never touched.
 """
+
+import math
 
 import numpy as np
 import torch
@@ -25,8 +27,17 @@ def hash_uint64(row_seeds: np.ndarray, positions: np.ndarray, count: int, stream
     return _mix(key[..., None] + (np.arange(count, dtype=np.uint64) + np.uint64(1)) * _GOLDEN)
 
 
+def _words(row_seeds: Tensor, positions: Tensor, count: int) -> np.ndarray:
+    """`count` words of z0's stream a token; row_seeds int64 [batch] or [batch, tokens], positions [batch, tokens]."""
+    positions_np = positions.detach().cpu().numpy()
+    seeds = row_seeds.detach().cpu().numpy()
+    seeds = np.broadcast_to(seeds if seeds.ndim == 2 else seeds[:, None], positions_np.shape)
+    with np.errstate(over="ignore"):
+        return hash_uint64(seeds, positions_np, count, stream=1)
+
+
 def initial_state(row_seeds: Tensor, positions: Tensor, width: int, std: float) -> Tensor:
-    """Draw z0 on the CPU in float32.
+    """Draw a normal z0 on the CPU in float32 (Box-Muller).
 
     Args:
         row_seeds: int64 [batch], one seed a row, or [batch, tokens], one a token.
@@ -36,18 +47,22 @@ def initial_state(row_seeds: Tensor, positions: Tensor, width: int, std: float) 
     Returns:
         float32 [batch, tokens, width].
     """
-    positions_np = positions.detach().cpu().numpy()
-    seeds = row_seeds.detach().cpu().numpy()
-    seeds = np.broadcast_to(seeds if seeds.ndim == 2 else seeds[:, None], positions_np.shape)
-    with np.errstate(over="ignore"):
-        words = hash_uint64(seeds, positions_np, (width + 1) // 2, stream=1)
+    words = _words(row_seeds, positions, (width + 1) // 2)
     high = (words >> np.uint64(32)).astype(np.float32)
     low = (words & np.uint64(0xFFFFFFFF)).astype(np.float32)
     radius = np.sqrt(-2.0 * np.log((high + 1.0) * np.float32(2.0**-32)), dtype=np.float32)
     angle = low * np.float32(2.0 * np.pi * 2.0**-32)
     normal = np.stack((radius * np.cos(angle), radius * np.sin(angle)), axis=-1)
-    normal = normal.reshape(*positions_np.shape, -1)[..., :width]
+    normal = normal.reshape(*words.shape[:-1], -1)[..., :width]
     return torch.from_numpy(np.ascontiguousarray(normal, dtype=np.float32)) * std
+
+
+def truncated_initial_state(row_seeds: Tensor, positions: Tensor, width: int, std: float) -> Tensor:
+    """As `initial_state`, of a normal cut at 3 standard deviations (by inversion); `std` is that of the uncut one."""
+    words = _words(row_seeds, positions, width) >> np.uint64(11)
+    uniform = torch.from_numpy((words.astype(np.float64) + 0.5) * 2.0**-53)
+    below = 0.5 * math.erfc(3.0 / math.sqrt(2.0))
+    return torch.special.ndtri(below + uniform * (1.0 - 2.0 * below)).float() * std
 
 
 def uniforms(row_seeds: Tensor, positions: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The looped language model: prelude, one core applied R times, coda, as a Hugging Face model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,23 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from loop_rl.models.blocks import Block, RMSNorm
 from loop_rl.models.config import LoopedConfig
 from loop_rl.models.contexts import CachedContext, Context, PaddedContext
-from loop_rl.models.initial_state import initial_state
+from loop_rl.models.exits import exit_distribution
+from loop_rl.models.initial_state import initial_state, truncated_initial_state
 from loop_rl.models.injections import make_injection
 from loop_rl.models.injections.parcae import ParcaeNoNorm
+
+
+@dataclass(frozen=True)
+class PreludeOutput:
+    """What a pass computes once of its tokens, for every recurrence and the coda.
+
+    injected: as the injection prepared it, [B, T, width] (deq_qkv: [core_layers, B, T, q+k+v]). embeddings:
+    [B, T, width], scaled. value_embeddings: by physical layer, [B, T, key-value heads * head_dim].
+    """
+
+    injected: Tensor
+    embeddings: Tensor
+    value_embeddings: Mapping[int, Tensor]
 
 
 @dataclass
@@ -58,49 +73,105 @@ class LoopedModel(LoopedPreTrainedModel):
 
     def __init__(self, config: LoopedConfig) -> None:
         super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.prelude = nn.ModuleList(Block(config) for _ in range(config.prelude_layers))
+        width = config.hidden_size
+        self.embed_tokens = nn.Embedding(config.vocab_size, width)
+        layers = [
+            Block(config, value_embedding=layer in config.value_embedding_layers)
+            for layer in range(config.num_hidden_layers)
+        ]
+        first, last = config.prelude_layers, config.prelude_layers + config.core_layers
+        self.prelude = nn.ModuleList(layers[:first])
         self.injection = make_injection(config)
-        self.core = nn.ModuleList(Block(config) for _ in range(config.core_layers))
-        self.coda = nn.ModuleList(Block(config) for _ in range(config.coda_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.core = nn.ModuleList(layers[first:last])
+        self.readout = nn.Linear(width, width, bias=False) if config.readout else nn.Identity()
+        self.coda = nn.ModuleList(layers[last:])
+        self.norm = RMSNorm(width, config.rms_norm_eps)
+        values = config.num_key_value_heads * config.head_dim
+        self.value_embeddings = nn.ModuleDict(
+            {str(layer): nn.Embedding(config.vocab_size, values) for layer in config.value_embedding_layers}
+        )
+        self.exit_gate = nn.Linear(width, 1) if config.exit_gate else None
         self.post_init()
 
-    def prelude_forward(self, input_ids: Tensor, context: Context) -> Tensor:
-        """e, ready to inject: int64 [B, T] -> [B, T, width] (deq_qkv: [core_layers, B, T, q+k+v])."""
-        x = self.embed_tokens(input_ids)
+    def prelude_forward(self, input_ids: Tensor, context: Context) -> PreludeOutput:
+        """What the pass's tokens, int64 [B, T], give to its recurrences and its coda."""
+        embeddings = x = self.embed_tokens(input_ids) * self.config.embedding_multiplier
+        values = {int(layer): embedding(input_ids) for layer, embedding in self.value_embeddings.items()}
         for layer, block in enumerate(self.prelude):
-            x = block(x, context, layer, 0)
-        return self.injection.prepare(x)
+            x = block(x, context, layer, 0, None, values.get(layer))
+        return PreludeOutput(self.injection.prepare(x), embeddings, values)
 
-    def recur(self, z: Tensor, e: Tensor, context: Context, recurrence: int = 0) -> Tensor:
+    def recur(self, z: Tensor, prelude: PreludeOutput, context: Context, recurrence: int = 0) -> Tensor:
         """One recurrence, F(z; e); [B, T, width] -> [B, T, width]."""
-        x = self.injection.enter(z, e)
+        x = self.injection.enter(z, prelude.injected)
         for index, block in enumerate(self.core):
             layer = self.config.prelude_layers + index
-            x = block(x, context, layer, recurrence, self.injection.qkv(index, e))
-        return self.injection.leave(x)
+            injected = self.injection.qkv(index, prelude.injected)
+            x = block(x, context, layer, recurrence, injected, prelude.value_embeddings.get(layer))
+        x = self.injection.leave(x)
+        return self.norm(x) if self.config.final_norm == "in_loop" else x
 
-    def coda_forward(self, z: Tensor, context: Context) -> Tensor:
-        """What the head reads, after the final norm; [B, T, width] -> [B, T, width]."""
+    def coda_forward(self, z: Tensor, context: Context, prelude: PreludeOutput | None = None) -> Tensor:
+        """What the head reads, after the final norm; [B, T, width] -> [B, T, width].
+
+        Raises:
+            ValueError: no `prelude`, and a layer of the coda has value embeddings.
+        """
+        placement = self.config.final_norm
         first = self.config.prelude_layers + self.config.core_layers
+        values = {} if prelude is None else prelude.value_embeddings
+        if prelude is None and any(layer >= first for layer in self.config.value_embedding_layers):
+            raise ValueError("this model's coda reads value embeddings: pass it what prelude_forward returned")
+        x = self.readout(z)
+        if placement == "around_coda":
+            x = self.norm(x)
         for index, block in enumerate(self.coda):
-            z = block(z, context, first + index, 0)
-        return self.norm(z)
+            x = block(x, context, first + index, 0, None, values.get(first + index))
+        return x if placement == "in_loop" else self.norm(x)
 
-    def draw_initial_state(self, position_ids: Tensor, row_seeds: Tensor | None = None) -> Tensor:
-        """z0 at these positions, in the model's dtype and device; every row's seed defaults to the config's."""
+    def draw_initial_state(
+        self, position_ids: Tensor, row_seeds: Tensor | None = None, prelude: PreludeOutput | None = None
+    ) -> Tensor:
+        """z0 at these positions, in the model's dtype and device; every row's seed defaults to the config's.
+
+        Raises:
+            ValueError: no `prelude`, and the initial state is the tokens' embedding.
+        """
+        if self.config.initial_state == "embedding":
+            if prelude is None:
+                raise ValueError("this model starts from its tokens' embedding: pass what prelude_forward returned")
+            return prelude.embeddings
         if row_seeds is None:
             row_seeds = torch.full((position_ids.shape[0],), self.config.initial_state_seed)
-        z0 = initial_state(row_seeds, position_ids, self.config.hidden_size, self.config.initial_state_std)
+        draw = {"normal": initial_state, "truncated_normal": truncated_initial_state}[self.config.initial_state]
+        z0 = draw(row_seeds, position_ids, self.config.hidden_size, self.config.initial_state_std)
         return z0.to(device=self.embed_tokens.weight.device, dtype=self.embed_tokens.weight.dtype)
 
-    def endpoint(self, e: Tensor, z0: Tensor, context: Context) -> Tensor:
+    def endpoint(self, prelude: PreludeOutput, z0: Tensor, context: Context) -> Tensor:
         """z^R at the context's depth, by plain iteration."""
         z = z0
         for recurrence in range(context.depth):
-            z = self.recur(z, e, context, recurrence)
+            z = self.recur(z, prelude, context, recurrence)
         return z
+
+    def exit_distribution(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, depth: int | None = None
+    ) -> Tensor:
+        """Probability that the exit gate gives to leaving after each of `depth` recurrences; [B, T, depth].
+
+        Raises:
+            ValueError: the model has no exit gate.
+        """
+        if self.exit_gate is None:
+            raise ValueError("the model has no exit gate (config.exit_gate)")
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        context = PaddedContext(self.config, mask, None, self.dtype, self.config.depth if depth is None else depth)
+        prelude = self.prelude_forward(input_ids, context)
+        z, logits = self.draw_initial_state(context.position_ids, prelude=prelude), []
+        for recurrence in range(context.depth):
+            z = self.recur(z, prelude, context, recurrence)
+            logits.append(self.exit_gate(z)[..., 0])
+        return exit_distribution(torch.stack(logits).float())
 
     def forward(
         self,
@@ -136,10 +207,12 @@ class LoopedModel(LoopedPreTrainedModel):
             context = CachedContext(self.config, cache, attention_mask, tokens, position_ids, dtype, depth)
         else:
             context = PaddedContext(self.config, attention_mask, position_ids, dtype, depth)
-        e = self.prelude_forward(input_ids, context)
-        z0 = self.draw_initial_state(context.position_ids) if initial_state is None else initial_state
-        z = self.endpoint(e, z0, context)
-        return LoopedOutput(last_hidden_state=self.coda_forward(z, context), cache=cache, endpoint=z)
+        prelude = self.prelude_forward(input_ids, context)
+        z0 = initial_state
+        if z0 is None:
+            z0 = self.draw_initial_state(context.position_ids, prelude=prelude)
+        z = self.endpoint(prelude, z0, context)
+        return LoopedOutput(last_hidden_state=self.coda_forward(z, context, prelude), cache=cache, endpoint=z)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens
@@ -150,6 +223,8 @@ class LoopedModel(LoopedPreTrainedModel):
 
 class LoopedForCausalLM(LoopedPreTrainedModel, GenerationMixin):
     """A looped model with its head; loads, saves, generates and trains as any Hugging Face causal model."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # in effect if config.tie_word_embeddings
 
     def __init__(self, config: LoopedConfig) -> None:
         super().__init__(config)

@@ -1,6 +1,6 @@
 """Sampling groups in one process: prompts prefilled once, decoding batched over all completions, rows stop alone."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -34,10 +34,21 @@ def _pad_left(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, T
 
 
 def sample_groups(
-    model: LoopedForCausalLM, prompts: list[list[int]], sampling: Sampling, seeds: list[int], version: int = 0
+    model: LoopedForCausalLM,
+    prompts: list[list[int]],
+    sampling: Sampling,
+    seeds: list[int],
+    on_group: Callable[[int, Rollout], None] | None = None,
 ) -> list[Rollout]:
-    """Sample `num_generations` completions of every prompt, in the prompts' order; see stream_groups."""
-    groups = dict(stream_groups(model, prompts, sampling, seeds, version))
+    """Sample `num_generations` completions of every prompt, in the prompts' order; see stream_groups.
+
+    `on_group(index, rollout)` is called as soon as a group has ended.
+    """
+    groups: dict[int, Rollout] = {}
+    for index, rollout in stream_groups(model, prompts, sampling, seeds):
+        groups[index] = rollout
+        if on_group is not None:
+            on_group(index, rollout)
     return [groups[index] for index in range(len(prompts))]
 
 
@@ -64,9 +75,9 @@ def stream_groups(
 
     ids, mask = _pad_left(prompts, device)
     prefill = PaddedContext(model.config, mask, None, model.lm_head.weight.dtype, depth, record=True)
-    e = core.prelude_forward(ids, prefill)
-    z = core.endpoint(e, core.draw_initial_state(prefill.position_ids, torch.tensor(seeds)), prefill)
-    logits = model.lm_head(core.coda_forward(z, prefill)[:, -1]).repeat_interleave(group, dim=0)
+    prelude = core.prelude_forward(ids, prefill)
+    z = core.endpoint(prelude, core.draw_initial_state(prefill.position_ids, torch.tensor(seeds), prelude), prefill)
+    logits = model.lm_head(core.coda_forward(z, prefill, prelude)[:, -1]).repeat_interleave(group, dim=0)
     prompt_states = [z[row, mask[row].bool()].cpu() for row in range(len(prompts))]
 
     row_seeds = torch.from_numpy(np.concatenate([completion_seeds(seed, group) for seed in seeds]))
@@ -123,9 +134,9 @@ def stream_groups(
             batch, drawn, running = batch[kept], drawn[kept], running[kept]
         positions = (lengths[batch] + t)[:, None]
         step = context.step(positions.to(device))
-        e = core.prelude_forward(drawn[:, None].to(device), step)
-        z = core.endpoint(e, core.draw_initial_state(positions, row_seeds[batch]), step)
-        logits = model.lm_head(core.coda_forward(z, step)[:, -1])
+        prelude = core.prelude_forward(drawn[:, None].to(device), step)
+        z = core.endpoint(prelude, core.draw_initial_state(positions, row_seeds[batch], prelude), step)
+        logits = model.lm_head(core.coda_forward(z, step, prelude)[:, -1])
         if states is not None:
             states[batch[running], t] = z[:, 0].cpu()[running]
 

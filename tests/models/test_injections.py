@@ -8,6 +8,7 @@ from torch.nn.functional import softplus
 
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.contexts import PaddedContext
+from loop_rl.models.looped import PreludeOutput
 
 BATCH, TOKENS, WIDTH, EXACT = 2, 3, 16, 1e-12
 
@@ -126,6 +127,6 @@ def test_the_injected_input_reaches_every_recurrence(name, state):
     context = PaddedContext(model.config, torch.ones(BATCH, TOKENS), dtype=torch.float64)
     copies = [model.model.injection.prepare(x).detach().requires_grad_() for _ in range(3)]
     for e in copies:
-        z = model.model.recur(z, e, context)
+        z = model.model.recur(z, PreludeOutput(e, x, {}), context)
     grads = torch.autograd.grad(z.sum(), copies)
     assert all(grad.abs().max() > 1e-6 for grad in grads)

@@ -1,4 +1,4 @@
-"""Input injections (paper, Table 7), one small module each, chosen by `config.injection`.
+"""Input injections (paper, Table 7, and those of the released families), chosen by `config.injection`.
 
 Protocol: `prepare(e)` computes once a forward what every recurrence is given; `enter(z, injected)` is the input of the
 core; `qkv(index, injected)` is what recurrent layer `index` adds to its projections (None: nothing); `leave(x)` is
@@ -30,6 +30,7 @@ def make_injection(config: LoopedConfig) -> Injection:
     """Build the injection that the config names."""
     from loop_rl.models.injections.deq_qkv import DeqQkv
     from loop_rl.models.injections.huginn_linear import HuginnLinear
+    from loop_rl.models.injections.linear import Linear
     from loop_rl.models.injections.ortho import Ortho
     from loop_rl.models.injections.parcae import Parcae, ParcaeNoNorm
 
@@ -39,5 +40,7 @@ def make_injection(config: LoopedConfig) -> Injection:
         "parcae": Parcae,
         "parcae_no_norm": ParcaeNoNorm,
         "ortho": Ortho,
+        "linear": Linear,
+        "none": lambda config: Injection(),  # the input reaches the loop by the initial state alone
     }
     return kinds[config.injection](config)

@@ -1,0 +1,139 @@
+"""Loading a looped model of any known layout: detect the family, convert, and accept nothing that does not fit."""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from loop_rl.errors import UserError
+from loop_rl.models.checkpoints.files import WeightFiles, first_line, read_json
+from loop_rl.models.checkpoints.huginn import HUGINN
+from loop_rl.models.checkpoints.layout import HEAD, Family, Raw, our_shapes, split, their_shape
+from loop_rl.models.checkpoints.ouro import OURO
+from loop_rl.models.checkpoints.parcae import PARCAE
+from loop_rl.models.checkpoints.retrofit import RETROFIT
+from loop_rl.models.config import LoopedConfig
+from loop_rl.models.looped import LoopedForCausalLM
+
+FAMILIES: tuple[Family, ...] = (HUGINN, RETROFIT, OURO, PARCAE)
+
+
+def find_family(raw: Raw, keys: frozenset[str] | None = None) -> Family:
+    """The family of a config.json and, where they are known, of the tensors' names, which decide between variants.
+
+    Raises:
+        UserError: the config is of no known family, or of another one than the tensors.
+    """
+    named = [family for family in FAMILIES if family.named(raw)]
+    if not named:
+        kind = raw.get("model_type") or raw.get("_class_name")
+        known = ", ".join(family.name for family in FAMILIES)
+        if kind is None:
+            raise UserError(f"config.json names no model_type; looped checkpoints are known of {known} and our own")
+        raise UserError(f"config.json is of a {kind} model, which is not looped (known: {known} and our own)")
+    if keys is None:
+        return named[0] if len(named) == 1 or raw.get("qk_bias", True) else RETROFIT
+    found = next((family for family in FAMILIES if family.present(keys)), named[0])
+    if found not in named:
+        raise UserError(f"config.json is of {named[0].name}, but the tensors are of {found.name}; copy both again")
+    return found
+
+
+def looped_config(raw: Raw, keys: frozenset[str] | None = None) -> LoopedConfig:
+    """Our configuration for a family's config.json; with `keys`, the tensors' names, of exactly its variant.
+
+    Raises:
+        UserError: unknown family, a key missing, or something asked for that no part of ours does.
+    """
+    family = find_family(raw, keys)
+    config = family.config(raw, keys)
+    config.checkpoint_family, config.checkpoint_config = family.name, dict(raw)
+    return config
+
+
+def load_checkpoint(folder: Path, dtype: torch.dtype = torch.float32) -> LoopedForCausalLM:
+    """The model in a folder, of our own layout or a released family's, in evaluation mode on the CPU.
+
+    No code of the folder is run, and a .bin is read as tensors only.
+
+    Raises:
+        UserError: damaged or missing files, an unknown family, or tensors that do not fit the config: the first one
+            that is missing, left over or of another shape is named.
+    """
+    raw = read_json(folder / "config.json")
+    if raw.get("model_type") == LoopedConfig.model_type:
+        return _load_own(folder, dtype)
+    find_family(raw)  # before any weights are opened
+    files = WeightFiles(folder)
+    keys = frozenset(files.shapes)
+    family, config = find_family(raw, keys), looped_config(raw, keys)
+    _check(folder, family, config, files)
+    generation = _generation_config(folder, config)
+    ours = our_shapes(config)
+    state = {}
+    for entry in family.entries(config):
+        for name, piece in split(entry, files.tensor(entry.theirs), ours).items():
+            state[name] = piece.to(dtype)
+    with torch.device("meta"):
+        model = LoopedForCausalLM(config)
+    if config.tie_word_embeddings:
+        state[HEAD] = state["model.embed_tokens.weight"]
+    model.load_state_dict(state, assign=True)
+    model.tie_weights()
+    config.dtype = dtype
+    model.generation_config = generation
+    return model.eval()
+
+
+def _load_own(folder: Path, dtype: torch.dtype) -> LoopedForCausalLM:
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, with the key named
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(
+            f"the checkpoint {folder} can't be read ({first_line(error)}); it may be cut short: copy it again"
+        ) from error
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if report.get(kind):
+            _refuse(folder, kind.replace("_", " "), list(map(str, report[kind])))
+    return model
+
+
+def _check(folder: Path, family: Family, config: LoopedConfig, files: WeightFiles) -> None:
+    """Every tensor there, of its shape, and none left over but what is computed anyway and an equal tied head."""
+    ours, shapes = our_shapes(config), files.shapes
+    expected = {entry.theirs: their_shape(entry, ours) for entry in family.entries(config)}
+    ignored = set(family.computed(config)) | ({HEAD} if config.tie_word_embeddings else set())
+    missing, unexpected = expected.keys() - shapes.keys(), shapes.keys() - expected.keys() - ignored
+    mismatched = [
+        f"{name} of shape {list(shapes[name])}, not {list(shape)}"
+        for name, shape in expected.items()
+        if name in shapes and shapes[name] != shape
+    ]
+    for kind, names in (("missing keys", missing), ("unexpected keys", unexpected), ("mismatched keys", mismatched)):
+        if names:
+            _refuse(folder, kind, list(names))
+    if config.tie_word_embeddings and HEAD in shapes:
+        if not torch.equal(files.tensor(HEAD), files.tensor(family.embedding)):
+            raise UserError(f"config.json in {folder} ties the head, but {HEAD} differs from {family.embedding}")
+
+
+def _refuse(folder: Path, kind: str, names: list[str]) -> None:
+    raise UserError(f"the weights in {folder} do not fit its config.json: {len(names)} {kind}, such as {min(names)}")
+
+
+def _generation_config(folder: Path, config: LoopedConfig) -> GenerationConfig:
+    """The folder's generation_config.json, and its special tokens into a config that names none."""
+    if not (folder / "generation_config.json").is_file():
+        return GenerationConfig.from_model_config(config)
+    values = read_json(folder / "generation_config.json")
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        if getattr(config, name) is None:
+            setattr(config, name, values.get(name))
+        values[name] = getattr(config, name)
+    return GenerationConfig.from_dict(values)
