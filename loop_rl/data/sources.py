@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from loop_rl import hub
-from loop_rl.data.examples import DataSettings, Placed, Row, make_examples
+from loop_rl.data.examples import DataSettings, Row, make_examples
 from loop_rl.data.named import NamedSet
 from loop_rl.data.named.description import Hub, Parts
+from loop_rl.data.named.mbpp_plus import FILE
 from loop_rl.data.reading import as_rows, find_file, read_rows
 from loop_rl.errors import UserError
 
@@ -27,14 +28,12 @@ def data_file(settings: DataSettings) -> Path | None:
 
     In order: data.folder, MBPP_OVERRIDE_PATH, LOOP_RL_DATA. None where none of them has it.
     """
-    from loop_rl.data.named.mbpp_plus import SET
-
     override = os.environ.get(OVERRIDE)
     if settings.folder is None and override:
         path = Path(override).expanduser()
         return path if path.is_file() else None
     folder = local_folder(settings.folder)
-    return find_file(folder, SET.files["all"]) if folder else None
+    return find_file(folder, FILE) if folder else None
 
 
 def load_parts(one: NamedSet, settings: DataSettings) -> Parts:
@@ -43,50 +42,62 @@ def load_parts(one: NamedSet, settings: DataSettings) -> Parts:
     Raises:
         UserError: a folder that lacks some of the files, no way to the hub, a row that can't be used.
     """
-    found = _local_files(one, settings)
+    template = settings.template or one.template
+    found = local_files(one, settings)
     if found is not None:
-        return {part: _examples(one, read_rows(path, "its fields"), settings) for part, path in found.items()}
+        rows = {part: read_rows(path, "its fields") for part, path in found.items()}
+    elif one.hub is not None:
+        rows = hub_rows(one.hub, f"set data.folder or {VARIABLE} to a folder with {_files(one)}")
+    else:
+        raise UserError(_no_file(one, settings))
+    return {part: make_examples([(row, one.fields(row)) for row in of], template) for part, of in rows.items()}
+
+
+def local_files(one: NamedSet, settings: DataSettings) -> dict[str, Path] | None:
+    """The file of each part; None where neither the settings nor the environment lead to any.
+
+    Raises:
+        UserError: data.folder lacks a file, or LOOP_RL_DATA has only some.
+    """
     if one.hub is None:
-        raise UserError(_missing(one, None))
-    return {part: _examples(one, rows, settings) for part, rows in hub_rows(one.hub, _remedy(one)).items()}
-
-
-def _examples(one: NamedSet, rows: list[Row], settings: DataSettings) -> list[Placed]:
-    return make_examples([(row, one.fields(row)) for row in rows], settings.template or one.template)
-
-
-def _local_files(one: NamedSet, settings: DataSettings) -> dict[str, Path] | None:
-    """The file of each part; None where no folder has them, so that the hub is asked."""
-    if one.hub is None and (path := data_file(settings)):
-        return {"all": path}
+        path = data_file(settings)
+        return {"all": path} if path else None
     folder = local_folder(settings.folder)
     if folder is None:
         return None
-    found = {part: path for part, file in one.files.items() if (path := find_file(folder, file))}
-    missing = [file for part, file in one.files.items() if part not in found and part not in one.optional]
-    if not missing:
-        return found
-    if settings.folder or (found and set(found) - one.optional):
+    layouts = [files_in(folder, layout) for layout in one.layouts]
+    for layout, found in zip(one.layouts, layouts, strict=True):
+        if all(part in found for part in layout if part not in one.optional):
+            return found
+    most = max(range(len(layouts)), key=lambda at: len(layouts[at]))
+    if settings.folder or layouts[most]:
         place = "data.folder" if settings.folder else VARIABLE
-        raise UserError(f"{place}: {folder / missing[0]} is missing; {_mend(one, settings.folder or str(folder))}")
+        wanted = one.layouts[most]
+        missing = next(file for part, file in wanted.items() if part not in layouts[most] and part not in one.optional)
+        raise UserError(f"{place}: {folder / missing} is missing; put it there, or run: {_fetch(one, str(folder))}")
     return None
 
 
-def _missing(one: NamedSet, folder: Path | None) -> str:
-    file = one.files["all"]
+def files_in(folder: Path, layout: Mapping[str, str]) -> dict[str, Path]:
+    """Those files of a layout that a folder has, gzipped or not."""
+    return {part: path for part, file in layout.items() if (path := find_file(folder, file))}
+
+
+def _files(one: NamedSet) -> str:
+    return " and ".join(file for part, file in one.layouts[0].items() if part not in one.optional)
+
+
+def _no_file(one: NamedSet, settings: DataSettings) -> str:
+    named = {"data.folder": settings.folder, OVERRIDE: os.environ.get(OVERRIDE), VARIABLE: os.environ.get(VARIABLE)}
+    looked = next((f"{place}={value} has none" for place, value in named.items() if value), "none of these is set")
     return (
-        f"data.name: {one.name} needs the file {file} (or {file}.gz), which is in none of data.folder, {OVERRIDE} "
-        f"(the file itself) and {VARIABLE} (its folder); {_mend(one, 'FOLDER')}"
+        f"data.name: {one.name} needs the file {_files(one)} (or .gz): set data.folder or {VARIABLE} to its folder, or "
+        f"{OVERRIDE} to the file ({looked}); to get it: {_fetch(one, 'FOLDER')}"
     )
 
 
-def _mend(one: NamedSet, folder: str) -> str:
-    return f"put {' and '.join(one.files.values())} there, or run: loop-rl data fetch {one.name} --to {folder}"
-
-
-def _remedy(one: NamedSet) -> str:
-    files = " and ".join(file for part, file in one.files.items() if part not in one.optional)
-    return f"set data.folder or {VARIABLE} to a folder with {files}"
+def _fetch(one: NamedSet, folder: str) -> str:
+    return f"loop-rl data fetch {one.name} --to {folder}"
 
 
 def hub_rows(source: Hub, remedy: str) -> dict[str, list[Row]]:

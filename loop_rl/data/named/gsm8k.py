@@ -12,6 +12,12 @@ SET = NamedSet(
     name="gsm8k",
     reward="gsm8k",
     fields=_fields,
-    files={"train": "gsm8k_train.jsonl", "test": "gsm8k_test.jsonl"},
+    layouts=({"train": "gsm8k_train.jsonl", "test": "gsm8k_test.jsonl"},),
+    rows={"train": 7473, "test": 1319},
+    sizes=(7473, 1319),
+    sha256={
+        "gsm8k_train.jsonl": "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
+        "gsm8k_test.jsonl": "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+    },
     hub=Hub("openai/gsm8k", {"train": ("train",), "test": ("test",)}, config="main"),
 )

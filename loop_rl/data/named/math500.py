@@ -17,7 +17,10 @@ SET = NamedSet(
     name="math500",
     reward="math500",
     fields=_fields,
-    files={"test": "math500_test.jsonl"},
+    layouts=({"test": "math500_test.jsonl"},),
+    rows={"test": 500},
+    sizes=(0, 500),
+    sha256={"math500_test.jsonl": "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132"},
     hub=Hub("HuggingFaceH4/MATH-500", {"test": ("test",)}),
     template="Question: {question}\nPut the final answer in \\boxed{}.\nAnswer:",
 )

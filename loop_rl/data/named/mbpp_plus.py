@@ -7,6 +7,7 @@ only the file will do. A task's prompt holds one assertion, which tells the func
 from loop_rl.data.examples import Fields, Row, text_of
 from loop_rl.data.named.description import Halves, NamedSet, Parts
 
+FILE = "MbppPlus-v0.2.0.jsonl"
 TEMPLATE = (
     "Please provide a self-contained Python script that solves the following problem in a markdown code block:\n"
     "```python\n{question}\n```\nAnswer:\n"
@@ -26,8 +27,11 @@ SET = NamedSet(
     name="mbpp_plus",
     reward="mbpp_plus",
     fields=_fields,
-    files={"all": "MbppPlus-v0.2.0.jsonl"},
-    hub=None,
+    layouts=({"all": FILE},),
+    rows={"all": 378},
+    sizes=(278, 100),
+    sha256={FILE: "b54e762755248ca411b523c917fa9f93c07b5ff2966bf60b3917b853926a3dad"},
+    url="https://github.com/evalplus/mbppplus_release/releases/download/v0.2.0/MbppPlus.jsonl.gz",
     template=TEMPLATE,
     divide=_pool,
     held_out=100,

@@ -31,7 +31,10 @@ SET = NamedSet(
     name="svamp",
     reward="gsm8k",
     fields=_fields,
-    files={"all": "svamp.json"},
+    layouts=({"all": "svamp.json"}, {"train": "svamp_train.jsonl", "test": "svamp_test.jsonl"}),
+    rows={"train": 700, "test": 300, "all": 1000},
+    sizes=(700, 300),
+    sha256={"svamp.json": "5be77703a6d891ae476d7c082787ad361392aa02453b132516cdd5f4e7934e3e"},
     hub=Hub("ChilleD/SVAMP", {"train": ("train",), "test": ("test",)}),
     divide=_divide,
 )
