@@ -1,0 +1,186 @@
+r"""MATH500's reward.  (docstring to come)"""
+
+import atexit
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from rewards.math_extract import extract_answer, last_box
+from rewards.math_pool import PoolError, Verdict, pool
+from rewards.text import completion_text
+
+LONGEST_ANSWER = 2000  # characters, of an answer and of a reference
+REMEMBERED = 4096  # verdicts, and references
+
+_PLAIN = re.compile(
+    r"(?P<sign>-?) ?(?:(?P<decimal>\d{1,50}(?:\.\d{1,50})?)"
+    r"|\\[dt]?frac ?\{ ?(?P<top>\d{1,50}) ?\} ?\{ ?(?P<bottom>\d{1,50}) ?\}|(?P<over>\d{1,50})/(?P<under>\d{1,50}))"
+)
+
+
+class _Remembered:
+    """The last few results, by what they are results of."""
+
+    def __init__(self) -> None:
+        self.items: OrderedDict[Any, Any] = OrderedDict()
+
+    def get(self, key: Any) -> Any:
+        return self.items.get(key)
+
+    def put(self, key: Any, value: Any) -> None:
+        self.items[key] = value
+        while len(self.items) > REMEMBERED:
+            self.items.popitem(last=False)
+
+
+_verdicts = _Remembered()  # by (gold, answer)
+_problems = _Remembered()  # by gold: why it can't be scored, or ""
+
+
+def math500_reward(
+    prompts: Sequence[Any],
+    completions: Sequence[str | Sequence[dict[str, Any]]],
+    completion_ids: Sequence[Sequence[int]] | None = None,
+    *,
+    answer: Sequence[Any],
+    log_extra: Callable[[str, list], None] | None = None,
+    **columns: Any,
+) -> list[float | None]:
+    """1.0 for the reference's answer, 0.0 for another or none, None (not scored) for an unusable reference.
+
+    Args:
+        prompts: not read; part of the signature.
+        completions: strings, or lists of chat messages whose last one is scored.
+        completion_ids: not read.
+        answer: one reference each: an answer in LaTeX, a number, or a whole solution with a box.
+        log_extra: called once with "reason" and a list of `correct`, `wrong`, `wrong: ...`, `no answer: ...` or
+            `not scored: ...`.
+        columns: the data set's other columns; not read.
+
+    Raises:
+        ValueError: not as many references as completions.
+        TypeError: a completion that is neither text nor messages.
+    """
+    pairs = [(_gold(gold), completion_text(completion)) for gold, completion in zip(answer, completions, strict=True)]
+    answers = [extract_answer(text) for _, text in pairs]
+    golds = [gold for gold, _ in pairs]
+    problems = _check(golds)
+    asked = {
+        (gold, given): None
+        for gold, (given, _) in zip(golds, answers, strict=True)
+        if not problems[gold] and given is not None and _quick(gold, given) is None
+    }
+    judged, failure = _judge(list(asked))
+    results: list[tuple[float | None, str]] = []
+    for gold, (given, missing) in zip(golds, answers, strict=True):
+        if problems[gold]:
+            results.append((None, f"not scored: {problems[gold]}"))
+        elif given is None:
+            results.append((0.0, f"no answer: {missing}"))
+        elif verdict := _quick(gold, given) or judged.get((gold, given)):
+            score, reason = float(verdict.outcome == "correct"), verdict.outcome
+            results.append((score, f"{reason}: {verdict.why}" if verdict.why else reason))
+        else:
+            results.append((None, f"not scored: {failure}"))
+    if log_extra is not None:
+        log_extra("reason", [reason for _, reason in results])
+    return [score for score, _ in results]
+
+
+def check_gold(answers: Sequence[Any]) -> list[str | None]:
+    """For each reference None if it can be scored, else why it can't, in a few words."""
+    golds = [_gold(answer) for answer in answers]
+    problems = _check(golds)
+    return [problems[gold] or None for gold in golds]
+
+
+def start() -> str:
+    """Starts a worker and checks it on a known pair; "" for nothing to say.
+
+    Raises:
+        RuntimeError: it can't be started, or judges the pair wrongly.
+    """
+    pool().start()
+    return ""
+
+
+def close() -> None:
+    """Ends the workers; a later call starts new ones."""
+    pool().close()
+
+
+atexit.register(close)
+
+
+def _gold(answer: Any) -> str:
+    """A reference's text: the last box of a worked solution, else all of it; "" for what is no text or number."""
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float | Decimal | Fraction):
+        return ""
+    text = str(answer)
+    if "\\boxed" in text or "\\fbox" in text:
+        return (last_box(text)[0] or "").strip()
+    return "" if text in ("nan", "inf", "-inf", "NaN", "Infinity", "-Infinity") else text.strip()
+
+
+def _check(golds: Sequence[str]) -> dict[str, str]:
+    """For each reference "" or why it can't be scored: it must be readable, and equal itself."""
+    problems: dict[str, str] = {}
+    for gold in golds:
+        if not gold:
+            problems[gold] = "the reference is empty, or no text or number"
+        elif len(gold) > LONGEST_ANSWER:
+            problems[gold] = "the reference is too long"
+        elif _plain(gold) is not None:
+            problems[gold] = ""
+        elif (known := _problems.get(gold)) is not None:
+            problems[gold] = known
+    unknown = [gold for gold in dict.fromkeys(golds) if gold not in problems]
+    judged, failure = _judge([(gold, gold) for gold in unknown])
+    for gold in unknown:
+        verdict = judged.get((gold, gold))
+        if verdict is None:
+            problems[gold] = failure
+        else:
+            problems[gold] = "" if verdict.outcome == "correct" else f"the reference can't be read ({verdict.why})"
+            _problems.put(gold, problems[gold])
+    return problems
+
+
+def _quick(gold: str, answer: str) -> Verdict | None:
+    """The verdict where no worker is needed: too long, the same text, two plain numbers, or one remembered."""
+    if len(answer) > LONGEST_ANSWER:
+        return Verdict("wrong", f"longer than {LONGEST_ANSWER} characters")
+    if " ".join(gold.split()) == " ".join(answer.split()):
+        return Verdict("correct", "")
+    one, two = _plain(gold), _plain(answer)
+    if one is not None and two is not None:
+        return Verdict("correct" if one == two else "wrong", "")
+    return _verdicts.get((gold, answer))
+
+
+def _plain(text: str) -> Fraction | None:
+    """The value of a number that needs no parser: digits with a sign, a point or one fraction bar."""
+    match = _PLAIN.fullmatch(text)
+    if match is None:
+        return None
+    top, bottom = match["decimal"] or match["top"] or match["over"], match["bottom"] or match["under"] or "1"
+    if int(bottom) == 0:
+        return None
+    value = Fraction(top) / int(bottom)
+    return -value if match["sign"] else value
+
+
+def _judge(pairs: list[tuple[str, str]]) -> tuple[dict[tuple[str, str], Verdict], str]:
+    """The workers' verdicts, remembered; and why there are none, if the workers fail."""
+    if not pairs:
+        return {}, ""
+    try:
+        judged = dict(zip(pairs, pool().judge(pairs), strict=True))
+    except PoolError as error:
+        return {}, str(error)
+    for pair, verdict in judged.items():
+        _verdicts.put(pair, verdict)
+    return judged, ""

@@ -1,0 +1,121 @@
+r"""Which part of a completion is its answer. Linear in the length of the text; standard library only.
+
+1. The last `\boxed` (or `\fbox`) decides, whatever surrounds it. Its braces must balance: a box that is never closed is
+   a cut-off answer, and there is none. A box inside closed boxes is widened to the outermost, and the commands dropped.
+   Without braces, `\boxed 5`, it reaches to the end of the formula, the line or the sentence.
+2. Without any box, the last `answer is`, `answer:` or `answer =`: the formula that follows at once (several, where they
+   are joined by commas, "and" or "or"), else the words up to the end of the sentence, line, or a "because".
+3. Without that, the last formula, `$...$`, `$$...$$`, `\(...\)` or `\[...\]`; a display that is never closed is a
+   cut-off answer. Inside `$`, TeX's neighbours decide, so that `costs $5` opens no formula: an opening dollar stands
+   before something, a closing one behind something and not before a digit.
+4. Without that, the whole text if it is one short line.
+"""
+
+import re
+
+LONGEST_LINE = 200  # characters of rule 4
+LONGEST_SENTENCE = 2000  # characters looked at behind "answer is"
+
+# Every pattern is bounded, or consumes what it scans, so that no search is worse than linear.
+_BOX = r"\\{1,2}(?:boxed|fbox)(?![A-Za-z])"
+_BRACES = re.compile(rf"(?P<box>{_BOX}\s{{0,40}}+)|\\.|(?P<brace>[{{}}])", re.DOTALL)
+_UNBRACED_END = re.compile(r"\$|\\[)\]]|\n|[.](?=\s|\Z)")
+_INNER_BOX = re.compile(_BOX)
+_PHRASE = re.compile(r"(?i:\banswers?)[*_]{0,3}\s{0,8}+(?:(?i:is|are)\b|[:=])[*_]{0,3}")
+_FILLER = re.compile(
+    r"(?:[\s:*_]|(?i:therefore|thus|hence|then|simply|just|exactly|indeed|clearly|given by|equal to)\b){0,40}+"
+)
+_JOINT = re.compile(r"\s{0,8}+(?:,?\s{0,8}+(?:and|or)\b|,)\s{0,8}+")
+_SENTENCE_END = re.compile(
+    r"\n|[.!?](?=\s|\Z)|[,;]?\s+(?:because|since|which|where|when|as|so|if|for|hence|thus|after|given)\b"
+)
+_DELIMITER = re.compile(r"\\[()\[\]]|\\.|\$\$?", re.DOTALL)
+_CLOSING = {"$": "$", "$$": "$$", "\\(": "\\)", "\\[": "\\]"}
+
+
+def extract_answer(text: str) -> tuple[str | None, str]:
+    """The answer of a completion and "", or None and why there is none."""
+    if "\\boxed" in text or "\\fbox" in text:
+        answer, why = last_box(text)
+    elif phrase := _last(_PHRASE, text):
+        answer, why = _after_phrase(text, phrase.end())
+    else:
+        answer, why = _last_formula(text)
+        if answer is None and not why:
+            answer = text if len(text) <= LONGEST_LINE and "\n" not in text.strip() else None
+    if answer is not None and not answer.strip():
+        return None, "it is empty"
+    return (answer.strip(), "") if answer is not None else (None, why or "no box, formula or short line")
+
+
+def last_box(text: str) -> tuple[str | None, str]:
+    """The content of the last box, widened to the outermost closed box around it; None and why if it isn't closed."""
+    opened: list[tuple[int, int] | None] = []  # for each open brace: where its box and its content start
+    closed: list[tuple[int, int, int]] = []
+    last = box_end = -1
+    for match in _BRACES.finditer(text, max(0, text.find("box") - 4)):
+        if match["box"]:
+            last, box_end = match.start(), match.end()
+        elif match["brace"] == "{":
+            opened.append((last, match.end()) if match.start() == box_end else None)
+        elif match["brace"] and opened and (box := opened.pop()):
+            closed.append((*box, match.start()))
+    if last < 0:
+        return None, "no box, formula or short line"
+    if text[box_end : box_end + 1] != "{":
+        end = _UNBRACED_END.search(text, box_end)
+        content = text[box_end : end.start() if end else len(text)]
+        return (content, "") if content else (None, "the box is cut off")
+    around = [(start, begin, end) for start, begin, end in closed if start <= last < end]
+    if not any(start == last for start, _, _ in around):
+        return None, "the box is cut off"
+    _, begin, end = min(around)
+    return _INNER_BOX.sub("", text[begin:end]), ""
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    last = None
+    for match in pattern.finditer(text):
+        last = match
+    return last
+
+
+def _formula(text: str, start: int) -> tuple[str, int] | None:
+    """The formula that opens at `start`, and where it ends; None if none opens there, or it isn't closed in time."""
+    opening = next((mark for mark in ("$$", "$", "\\(", "\\[") if text.startswith(mark, start)), None)
+    if opening is None:
+        return None
+    begin = start + len(opening)
+    for match in _DELIMITER.finditer(text, begin, begin + LONGEST_SENTENCE):
+        if match[0] == _CLOSING[opening]:
+            return text[begin : match.start()], match.end()
+    return None
+
+
+def _after_phrase(text: str, start: int) -> tuple[str | None, str]:
+    start = _FILLER.match(text, start).end()  # type: ignore[union-attr]
+    found = _formula(text, start)
+    if found is None and text.startswith(("\\(", "\\[", "$$"), start):
+        return None, "the formula is cut off"
+    if found is None:
+        end = _SENTENCE_END.search(text, start, start + LONGEST_SENTENCE)
+        return text[start : end.start() if end else start + LONGEST_SENTENCE].strip("*_` "), ""
+    answer, end = found
+    while (joint := _JOINT.match(text, end)) and (found := _formula(text, joint.end())):
+        answer, end = f"{answer} , {found[0]}", found[1]
+    return answer, ""
+
+
+def _last_formula(text: str) -> tuple[str | None, str]:
+    opening, begin, answer = "", 0, None
+    for match in _DELIMITER.finditer(text):
+        mark, before, after = match[0], text[match.start() - 1 : match.start()], text[match.end() : match.end() + 1]
+        if opening and mark == _CLOSING[opening]:
+            if mark != "$" or (not before.isspace() and not after.isdigit()):
+                answer, opening = text[begin : match.start()], ""
+                continue
+        if mark in _CLOSING and (mark != "$" or not after.isspace()):
+            opening, begin = mark, match.end()
+    if opening and opening != "$":
+        return None, "the formula is cut off"
+    return answer, ""
