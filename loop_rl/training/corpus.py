@@ -12,10 +12,9 @@ from transformers import PreTrainedTokenizerBase
 
 from loop_rl import arithmetic
 from loop_rl.errors import UserError
+from loop_rl.learner.language import IGNORED
 
 logger = logging.getLogger(__name__)
-
-IGNORED = -100
 
 
 class Corpus:

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import loop_rl
 from loop_rl.errors import UserError
 from loop_rl.fixed_point import parse_estimator
+from loop_rl.learner.language import IGNORED, next_token_loss
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
-from loop_rl.models.contexts import PaddedContext
-from loop_rl.models.initial_state import initial_state
 from loop_rl.training.checkpoints import (
     checkpoint_step,
     latest_checkpoint,
@@ -26,7 +24,7 @@ from loop_rl.training.checkpoints import (
     save_checkpoint,
     save_training_state,
 )
-from loop_rl.training.corpus import IGNORED, Corpus, load_corpus
+from loop_rl.training.corpus import Corpus, load_corpus
 from loop_rl.training.flops import row_flops
 from loop_rl.training.learned_prior import make_prior, prior_metrics
 from loop_rl.training.pretrain_recipe import PretrainRecipe
@@ -116,7 +114,7 @@ class Pretrainer:
             depths.append(self.prior.draw(self.generator))
             seeds = torch.randint(2**31, (len(ids),), generator=self.generator)
             ids, labels = ids.to(self.device), labels.to(self.device)
-            part = next_token_loss(self.model, ids, labels, depths[-1], recipe.train.backprop_depth, seeds) / tokens
+            part = truncated_loss(self.model, ids, labels, depths[-1], recipe.train.backprop_depth, seeds) / tokens
             part.backward()
             losses.append(float(part.detach()) * tokens)
         loss = sum(losses) / tokens
@@ -178,7 +176,7 @@ class Pretrainer:
         }
 
 
-def next_token_loss(
+def truncated_loss(
     model: LoopedForCausalLM, ids: Tensor, labels: Tensor, depth: int, backprop_depth: int, row_seeds: Tensor
 ) -> Tensor:
     """Summed cross-entropy (nats) of the next tokens, with truncated backpropagation through the loop.
@@ -186,19 +184,8 @@ def next_token_loss(
     ids, labels: int64 [rows, tokens], labels not shifted. The gradient goes through the last min(depth,
     backprop_depth) recurrences; the state before them is detached, the injected input is not. row_seeds: [rows].
     """
-    parts, config = model.model, model.config
-    context = PaddedContext(config, torch.ones_like(ids), dtype=model.dtype, depth=depth)
-    injected = parts.prelude_forward(ids, context)
-    positions = torch.arange(ids.shape[1]).expand(ids.shape)
-    start = initial_state(row_seeds, positions, config.hidden_size, config.initial_state_std)
     estimator = parse_estimator(f"truncated_bptt{min(depth, backprop_depth)}")
-    state = estimator.endpoint(
-        lambda z: parts.recur(z, injected, context, 0), z0=start.to(injected.device, injected.dtype), depth=depth
-    )
-    logits = model.lm_head(parts.coda_forward(state, context))
-    return F.cross_entropy(
-        logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
-    )
+    return next_token_loss(model, ids, labels, estimator, depth, row_seeds)
 
 
 def make_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerBase) -> LoopedConfig:

@@ -16,7 +16,7 @@ from loop_rl.models.initial_state import initial_state
 from loop_rl.recipe import load_recipe
 from loop_rl.training import pretrain as module
 from loop_rl.training.checkpoints import latest_checkpoint
-from loop_rl.training.pretrain import Pretrainer, load_tokenizer, make_optimizer, next_token_loss, pretrain
+from loop_rl.training.pretrain import Pretrainer, load_tokenizer, make_optimizer, pretrain, truncated_loss
 from loop_rl.training.pretrain_recipe import PretrainRecipe
 
 SIZES = dict(hidden_size=32, intermediate_size=48, num_attention_heads=2, num_key_value_heads=1, head_dim=16)
@@ -57,7 +57,7 @@ def test_gradient_is_that_of_the_last_recurrences_with_earlier_state_detached(de
     labels = ids.clone()
     labels[0, :4] = -100
     seeds = torch.tensor([5, 6])
-    loss = next_token_loss(model, ids, labels, depth, backprop_depth, seeds)
+    loss = truncated_loss(model, ids, labels, depth, backprop_depth, seeds)
     loss.backward()
     got = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
@@ -66,11 +66,8 @@ def test_gradient_is_that_of_the_last_recurrences_with_earlier_state_detached(de
     injected = model.model.prelude_forward(ids, context)
     state = initial_state(seeds, torch.arange(9).expand(2, 9), 32, model.config.initial_state_std).double()
     for recurrence in range(depth):
-        if recurrence == depth - backprop_depth:
-            state = state.detach()
-        state = model.model.recur(
-            state, injected if recurrence >= depth - backprop_depth else injected.detach(), context, recurrence
-        )
+        with torch.set_grad_enabled(recurrence >= depth - backprop_depth):
+            state = model.model.recur(state, injected, context, recurrence)
     logits = model.lm_head(model.model.coda_forward(state, context)).float()
     expected = sum(
         F.cross_entropy(logits[row, t], labels[row, t + 1], reduction="none")
@@ -169,8 +166,8 @@ def test_an_interrupt_leaves_a_run_that_can_go_on(tmp_path, number):
 
 
 def test_an_update_that_is_not_finite_is_skipped_and_counted(tmp_path, monkeypatch):
-    loss = next_token_loss
-    monkeypatch.setattr(module, "next_token_loss", lambda *a: loss(*a) * (float("nan") if trainer.step == 1 else 1))
+    loss = truncated_loss
+    monkeypatch.setattr(module, "truncated_loss", lambda *a: loss(*a) * (float("nan") if trainer.step == 1 else 1))
     trainer = Pretrainer(recipe_for(tmp_path))
     trainer.update()
     before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
@@ -182,8 +179,8 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(tmp_path, monkeypat
 
 
 def test_updates_that_are_never_finite_stop_the_run(tmp_path, monkeypatch):
-    loss = next_token_loss
-    monkeypatch.setattr(module, "next_token_loss", lambda *a: loss(*a) * float("nan"))
+    loss = truncated_loss
+    monkeypatch.setattr(module, "truncated_loss", lambda *a: loss(*a) * float("nan"))
     with pytest.raises(UserError, match="learning_rate"):
         pretrain(recipe_for(tmp_path, max_steps=30), progress=False)
 

@@ -1,0 +1,77 @@
+"""How close each gradient estimator comes to full backpropagation, and to the implicit gradient, on a text."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from loop_rl.fixed_point import parse_estimator
+from loop_rl.learner.language import next_token_loss
+from loop_rl.models import LoopedForCausalLM
+
+MOST_TERMS = 8
+
+
+@dataclass(frozen=True)
+class GradientRow:
+    """One estimator: cosine and relative error |g - g'| / |g'| of the whole gradient against each reference.
+
+    None where the reference doesn't exist: the implicit gradient of a map that doesn't contract.
+    """
+
+    estimator: str
+    cosine: float
+    error: float
+    implicit_cosine: float | None
+    implicit_error: float | None
+
+
+def compare_gradients(
+    model: LoopedForCausalLM,
+    ids: Tensor,
+    depth: int,
+    endpoint: Tensor,
+    contracts: bool,
+    progress: Callable[[str], None] = lambda name: None,
+) -> list[GradientRow]:
+    """Neumann sums of 1..8 terms, with the tail from 2 on, at the endpoint; truncated BPTT of the same windows.
+
+    Args:
+        ids: int64 [rows, tokens], unpadded. endpoint: z^R of these rows at `depth`, as a rollout would have saved it.
+        contracts: whether the implicit gradient is to be solved for.
+    """
+    full = _gradient(model, ids, "full_bptt", depth, endpoint)
+    implicit = _gradient(model, ids, "reuse_implicit", depth, endpoint) if contracts else None
+    names = [f"truncated_bptt{window}" for window in range(1, min(depth, MOST_TERMS + 1))]
+    names += [f"reuse_neumann{terms}" for terms in range(1, MOST_TERMS + 1)]
+    names += [f"reuse_neumann{terms}_tail" for terms in range(2, MOST_TERMS + 1)]
+    rows = []
+    for name in names:
+        progress(name)
+        gradient = _gradient(model, ids, name, depth, endpoint)
+        against = compare(gradient, implicit) if implicit is not None else (None, None)
+        rows.append(GradientRow(name, *compare(gradient, full), *against))
+    if implicit is not None:
+        rows.append(GradientRow("reuse_implicit", *compare(implicit, full), 1.0, 0.0))
+    return rows
+
+
+def compare(gradient: Tensor, reference: Tensor) -> tuple[float, float]:
+    """Cosine and relative error of one vector against another; (0, 1) for a reference or a gradient of zeros."""
+    scale = float(reference.norm())
+    if scale == 0 or float(gradient.norm()) == 0:
+        return 0.0, 1.0
+    cosine = torch.nn.functional.cosine_similarity(gradient, reference, dim=0)
+    return float(cosine), float((gradient - reference).norm()) / scale
+
+
+def _gradient(model: LoopedForCausalLM, ids: Tensor, name: str, depth: int, endpoint: Tensor) -> Tensor:
+    """The gradient of the mean loss as one vector, float64 [parameters]; the parameters' own .grad stays untouched."""
+    estimator = parse_estimator(name)
+    loss = next_token_loss(model, ids, ids, estimator, depth, saved=endpoint if estimator.reuses else None)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    grads = torch.autograd.grad(loss / ids[:, 1:].numel(), parameters, allow_unused=True)
+    return torch.cat(
+        [(torch.zeros_like(p) if g is None else g).flatten().double() for p, g in zip(parameters, grads, strict=True)]
+    )

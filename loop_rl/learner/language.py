@@ -1,0 +1,42 @@
+"""Next-token cross-entropy of a looped model, differentiable through a gradient estimator."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from loop_rl.fixed_point import Estimator
+from loop_rl.models import LoopedForCausalLM
+from loop_rl.models.contexts import PaddedContext
+
+IGNORED = -100
+
+
+def next_token_loss(
+    model: LoopedForCausalLM,
+    ids: Tensor,
+    labels: Tensor,
+    estimator: Estimator,
+    depth: int,
+    row_seeds: Tensor | None = None,
+    saved: Tensor | None = None,
+) -> Tensor:
+    """Summed cross-entropy (nats) of the next tokens of unpadded rows.
+
+    Args:
+        ids, labels: int64 [rows, tokens]; labels are not shifted, IGNORED where no loss is taken.
+        row_seeds: [rows], of the initial states (bptt and recompute); None: the config's.
+        saved: z^R [rows, tokens, width] (reuse).
+    """
+    parts = model.model
+    context = PaddedContext(model.config, torch.ones_like(ids), dtype=model.dtype, depth=depth)
+    prelude = parts.prelude_forward(ids, context)
+    z0 = None if estimator.reuses else parts.draw_initial_state(context.position_ids, row_seeds, prelude)
+    state = estimator.endpoint(lambda z: parts.recur(z, prelude, context, 0), z0=z0, depth=depth, saved=saved)
+    return token_losses(model, parts.coda_forward(state, context, prelude), labels).sum()
+
+
+def token_losses(model: LoopedForCausalLM, hidden: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of every next token, in float32 at least: hidden [rows, tokens, width] -> [rows, tokens - 1]."""
+    logits = model.lm_head(hidden[:, :-1])
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return F.cross_entropy(logits.transpose(1, 2), labels[:, 1:], ignore_index=IGNORED, reduction="none")
