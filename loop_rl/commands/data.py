@@ -16,7 +16,7 @@ from loop_rl.data.fetch import Fetched, fetch
 from loop_rl.data.load import ARITHMETIC_SIZES, load_dataset
 from loop_rl.data.named import SETS, NamedSet
 from loop_rl.data.names import GYM, default_reward, is_known, unknown_name
-from loop_rl.data.sources import OVERRIDE, VARIABLE, load_parts, local_files
+from loop_rl.data.sources import OVERRIDE, VARIABLE, local_files
 from loop_rl.errors import UserError
 from loop_rl.recipe import DataSection, Recipe, load_recipe
 
@@ -54,16 +54,14 @@ def _found(one: NamedSet, folder: str | None) -> tuple[str, str, str]:
     settings = DataSection(name=one.name, folder=folder)
     try:
         files = local_files(one, settings)
+        splits = load_dataset(settings) if files else None
     except UserError as error:
         return "–", "–", str(error)
-    if files is None:
+    if splits is None:
         train, test = one.sizes
         where = f"hub: {one.hub.id}" if one.hub else f"not here: loop-rl data fetch {one.name} --to FOLDER"
         return str(train), str(test), where
-    train, test = one.divide(load_parts(one, settings))
-    held_out = one.held_out or 0
-    sizes = len(train) - held_out, len(test) + held_out
-    return *(str(size) for size in sizes), str(next(iter(files.values())).parent)
+    return str(len(splits.train)), str(len(splits.test)), str(next(iter(files.values())).parent)
 
 
 def show(name: str, count: int, split: str, folder: str | None, overrides: Sequence[str]) -> str:

@@ -1,18 +1,23 @@
 """Reference answers that the reward can't use, refused when they are loaded: no run should meet one later."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from pathlib import Path
 
 from loop_rl.data.examples import Placed
+from loop_rl.data.named.mbpp_plus import FILE
 from loop_rl.errors import UserError
 
+MBPP_PLUS = ("mbpp_plus", "mbpp_plus_share")  # the rewards that score by MBPP+'s tests
 
-def check_golds(examples: Sequence[Placed], reward: str) -> None:
+
+def check_golds(examples: Sequence[Placed], reward: str, tests: Path | None) -> None:
     """Refuses the first example whose answer the reward can't use.
 
     Args:
         examples: what was loaded.
         reward: the name of a known reward; anything else (a user's function) takes whatever it gets.
+        tests: the file that MBPP+'s rewards take their tests from.
 
     Raises:
         UserError: naming the row, what it has, and what is wanted.
@@ -25,8 +30,8 @@ def check_golds(examples: Sequence[Placed], reward: str) -> None:
         _mathematics(examples)
     elif reward == "choice":
         _letters(examples)
-    elif reward in ("mbpp_plus", "mbpp_plus_share"):
-        _tasks(examples, reward)
+    elif reward in MBPP_PLUS:
+        _tasks(examples, reward, tests)
 
 
 def _numbers(examples: Sequence[Placed]) -> None:
@@ -56,7 +61,26 @@ def _letters(examples: Sequence[Placed]) -> None:
             raise UserError(f"{one.place}: the answer must be one letter, A to {last}, got {one.example.answer[:40]!r}")
 
 
-def _tasks(examples: Sequence[Placed], reward: str) -> None:
+def _tasks(examples: Sequence[Placed], reward: str, tests: Path | None) -> None:
+    known = tasks_with_tests(tests)
     for one in examples:
-        if "task_id" not in one.example.columns:
+        task = one.example.columns.get("task_id")
+        if task is None:
             raise UserError(f"{one.place}: the reward {reward} needs a column task_id, such as Mbpp/2")
+        if task not in known:
+            raise UserError(f"{one.place}: {tests} has no tests for task_id {str(task)[:40]!r}")
+
+
+def tasks_with_tests(tests: Path | None) -> Container[str]:
+    """The ids of the tasks that MBPP+'s file has tests for; UserError where there is no file, or it is no such."""
+    from rewards.mbpp_plus import load_tasks
+
+    if tests is None:
+        raise UserError(
+            f"reward.name: MBPP+'s tests are not here: set data.folder or LOOP_RL_DATA to the folder of {FILE} (or "
+            ".gz), or MBPP_OVERRIDE_PATH to the file; to get it: loop-rl data fetch mbpp_plus --to FOLDER"
+        )
+    try:
+        return load_tasks(tests)
+    except ValueError as error:
+        raise UserError(str(error)) from None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 5.0  # for one answer; the scorers of ordinary answers need milliseconds
+LIMITS = f"{SECONDS:g} s an answer, without writing, processes or sockets"
 _START_SECONDS = 120.0  # importing the package on a busy machine
 
 
@@ -67,7 +68,7 @@ class Scorer:
             ScorerFailed: this answer could not be scored.
             RuntimeError: no answer can be: the process doesn't start.
         """
-        self._start()
+        self.start()
         try:
             pickle.dump((generator, answer, entry), self._process.stdin)
             self._process.stdin.flush()
@@ -98,7 +99,8 @@ class Scorer:
             process.stdin.close()
         return code
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Starts the process where none runs; RuntimeError if it doesn't get ready."""
         if self._owner != os.getpid():  # after a fork the pipe belongs to the parent
             self._process, self._rest, self._owner = None, b"", os.getpid()
         if self._process is not None and self._process.poll() is None:

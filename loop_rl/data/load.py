@@ -15,23 +15,23 @@ from loop_rl.data.examples import (
     check_template,
     make_examples,
 )
-from loop_rl.data.golds import check_golds
+from loop_rl.data.golds import MBPP_PLUS, check_golds, tasks_with_tests
 from loop_rl.data.named import SETS
-from loop_rl.data.names import default_reward, is_generator, is_known, is_own_file, unknown_name
+from loop_rl.data.names import default_reward, is_generator, is_hub_id, is_known, is_own_file, unknown_name
 from loop_rl.data.own import own_file, own_hub
-from loop_rl.data.sources import load_parts
+from loop_rl.data.sources import data_file, load_parts
 from loop_rl.data.subsets import divide_pool, subset
 from loop_rl.errors import UserError
 
 ARITHMETIC_SIZES = {"train": 20_000, "test": 1_000}  # when the recipe leaves the sizes open
 
 
-def load_dataset(settings: DataSettings, numeric: bool = True, *, reward: str | None = None) -> Splits:
+def load_dataset(settings: DataSettings, *, reward: str | None = None) -> Splits:
     """The examples that a recipe's `data` section names, in a seeded order.
 
     Args:
-        settings: the section; a size of None means all (arithmetic: 20,000 and 1,000; mbpp_plus: 278 and 100).
-        numeric: False checks no reference.
+        settings: the section; a size of None means all (arithmetic: 20,000 and 1,000; mbpp_plus: 278 and 100; a
+            generator: 500 and 100).
         reward: the name of the reward that will score, which decides what a usable reference is; None: the set's own.
 
     Raises:
@@ -40,11 +40,13 @@ def load_dataset(settings: DataSettings, numeric: bool = True, *, reward: str | 
     name, seed = settings.name, settings.seed
     if not is_known(name):
         raise UserError(f"data.name: {unknown_name(name)}")
-    if settings.template is not None:
-        check_template(settings.template)
+    _check_keys(settings)
+    reward = reward or default_reward(name)
     train, test = _halves(settings)
-    if numeric:
-        check_golds([*train, *test], reward or default_reward(name))
+    if name == "mbpp" and reward in MBPP_PLUS:  # which has tests for 378 of MBPP's tasks
+        known = tasks_with_tests(data_file(settings))
+        train, test = ([one for one in half if one.example.columns["task_id"] in known] for half in (train, test))
+    check_golds([*train, *test], reward, data_file(settings))
     questions, held_out = [one.example for one in train], [one.example for one in test]
     if name == "arithmetic" or is_generator(name):  # made in the order of the seed, as many as asked for
         return Splits(questions, held_out)
@@ -54,6 +56,16 @@ def load_dataset(settings: DataSettings, numeric: bool = True, *, reward: str | 
         subset(questions, settings.train_size, seed, f"data.train_size: {name}"),
         subset(held_out, settings.eval_size, seed, f"data.eval_size: {name}"),
     )
+
+
+def _check_keys(settings: DataSettings) -> None:
+    """UserError for keys that the data set has no use for: none is ignored."""
+    if settings.template is not None:
+        check_template(settings.template)
+    if settings.columns and not (is_own_file(settings.name) or is_hub_id(settings.name)):
+        raise UserError(f"data.columns: is for your own file or hub data set; those of {settings.name} are known")
+    if settings.config is not None and not is_hub_id(settings.name):
+        raise UserError(f"data.config: is for a data set named by its id on the hub, not for {settings.name}")
 
 
 def _halves(settings: DataSettings) -> tuple[list[Placed], list[Placed]]:

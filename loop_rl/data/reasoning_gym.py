@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from loop_rl.data.examples import DataSettings, Fields, Placed, Row, make_examples, nearest
-from loop_rl.data.gym_process import SCORER, ScorerFailed, make_items
+from loop_rl.data.gym_process import LIMITS, SCORER, ScorerFailed, make_items
 from loop_rl.data.names import GYM
 from loop_rl.errors import UserError
 from rewards.text import completion_text
@@ -108,6 +108,21 @@ def _last_box(text: str) -> str | None:
         if depth == 0:
             return text[begin + 1 : at]
     return None
+
+
+def start() -> str:
+    """Starts the process that the scorers run in; the line says what holds there.
+
+    Raises:
+        RuntimeError: it doesn't start.
+    """
+    SCORER.start()
+    return f"reasoning-gym: scorers run in a process of their own, {LIMITS}"
+
+
+def close() -> None:
+    """Ends that process; a later call starts another."""
+    SCORER.close()
 
 
 def reasoning_gym_reward(

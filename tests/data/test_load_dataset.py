@@ -185,7 +185,7 @@ def test_a_bad_row_is_refused_by_file_and_number(tmp_path, row, words):
 
 def test_answers_that_are_no_numbers_for_another_reward(tmp_path):
     path = write(tmp_path / "own.jsonl", [{"question": f"{n}?", "answer": "\\sqrt{2}"} for n in range(3)])
-    assert len(load_dataset(settings(path), numeric=False).train) == 2
+    assert len(load_dataset(settings(path), reward="mine:reward").train) == 2
 
 
 def test_files_that_hold_nothing_to_use(tmp_path):
