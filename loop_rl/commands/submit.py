@@ -14,6 +14,7 @@ from typing import Any
 
 from loop_rl.commands.job import VARIABLE
 from loop_rl.commands.recipes import load_for
+from loop_rl.data.names import is_own_file
 from loop_rl.errors import UserError
 from loop_rl.recipe import Recipe
 
@@ -47,7 +48,7 @@ def for_cluster(recipe: Recipe) -> Recipe:
         rollout = rollout.model_copy(update={"cluster": "auto"})
     if data.folder is not None:
         data = data.model_copy(update={"folder": _whole(data.folder)})
-    if data.name.endswith(".jsonl"):
+    if is_own_file(data.name):
         data = data.model_copy(update={"name": _whole(data.name)})
     if model.path != "embedded":  # a hub id is no folder here, and stays as it is
         model = model.model_copy(update={"path": _whole(model.path)})
