@@ -1,0 +1,152 @@
+"""Reads outputs that a program's process wrote, as data: a strict subset of marshal's version 2, by our own reader.
+
+`marshal.loads` would execute nothing, but it isn't made for hostile bytes; this reader bounds depth, counts and sizes,
+and builds exact builtin values only.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from rewards.sandbox.inside.encode import CHUNKED
+
+_DEEPEST = 100
+_HASHED = 1024  # elements of sets and dictionaries that are always read; see `decode`
+
+
+class Malformed(ValueError):
+    """The bytes are no output."""
+
+
+class Opaque:
+    """An output that is no plain data, such as a match object: not None, and equal to nothing."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+
+class Items(Opaque):
+    """What an iterator, a range or a deque gives: equal to nothing, but it can be made a set."""
+
+    def __init__(self, items: list[Any]):
+        super().__init__("iterable")
+        self.items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items)
+
+
+class _Reader:
+    def __init__(self, data: bytes, hashed: int):
+        self.data, self.at, self.hashed, self.room = data, 0, 0, hashed
+
+    def take(self, count: int) -> bytes:
+        if count < 0 or self.at + count > len(self.data):
+            raise Malformed("cut short")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def number(self, form: str) -> Any:
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def count(self, each: int) -> int:
+        """A length, which the bytes that are left must be able to hold."""
+        count = self.number("<i")
+        if not 0 <= count * each <= len(self.data) - self.at:
+            raise Malformed("length")
+        return count
+
+    def value(self, depth: int = 0) -> Any:
+        if depth > _DEEPEST:
+            raise Malformed("depth")
+        code = self.take(1)
+        if code == b"i":
+            return self.number("<i")
+        if code == b"u":
+            return self.take(self.count(1)).decode("utf-8", "surrogatepass")
+        if code in _CONSTANTS:
+            return _CONSTANTS[code]
+        if code == b"g":
+            return self.number("<d")
+        if code == b"y":
+            return complex(self.number("<d"), self.number("<d"))
+        if code == b"s":
+            return self.take(self.count(1))
+        if code == b"l":
+            count = self.number("<i")
+            digits = struct.unpack(f"<{abs(count)}H", self.take(2 * abs(count)))
+            if any(digit >> 15 for digit in digits):
+                raise Malformed("digit")
+            return _integer(digits) if count >= 0 else -_integer(digits)
+        if code == b"[":
+            return [self.value(depth + 1) for _ in range(self.count(1))]
+        if code == b"(":
+            return self.tuple(depth)
+        if code in (b"<", b">"):
+            count = self.count(1)
+            self.hash(count)
+            items = [self.value(depth + 1) for _ in range(count)]
+            return set(items) if code == b"<" else frozenset(items)
+        if code == b"{":
+            return dict(self.pairs(depth))
+        raise Malformed("code")
+
+    def hash(self, count: int) -> None:
+        self.hashed += count
+        if self.hashed > self.room:
+            raise Malformed("too many elements")
+
+    def pairs(self, depth: int) -> Iterator[tuple[Any, Any]]:
+        while self.data[self.at : self.at + 1] != b"0":
+            self.hash(1)
+            yield self.value(depth + 1), self.value(depth + 1)
+        self.at += 1
+
+    def tuple(self, depth: int) -> Any:
+        items = tuple(self.value(depth + 1) for _ in range(self.count(1)))
+        if items[:1] == (StopIteration,):
+            if len(items) == 3 and type(items[2]) is list:
+                return Items(items[2])
+            return Opaque(str(items[1])) if len(items) == 2 else Opaque("?")
+        return items
+
+
+_CONSTANTS = {b"N": None, b"T": True, b"F": False, b".": Ellipsis, b"S": StopIteration}
+
+
+def _integer(digits: tuple[int, ...]) -> int:
+    """The number of these 15-bit digits, lowest first; halving keeps a long one's cost near linear."""
+    if len(digits) <= 64:
+        return sum(digit << (15 * place) for place, digit in enumerate(digits))
+    half = len(digits) // 2
+    return _integer(digits[:half]) + (_integer(digits[half:]) << (15 * half))
+
+
+def decode(data: bytes, hashed: int = _HASHED) -> tuple[Any, int]:
+    """The output that `data` encodes, and how many elements of sets and dictionaries it has.
+
+    Args:
+        data: a payload of kind VALUE.
+        hashed: the most such elements that are read (at least 1024): integers can be chosen to share a hash, and a set
+            of n of those takes n² steps to build.
+
+    Raises:
+        Malformed: anything else than an output, or one past the bounds.
+    """
+    reader = _Reader(data, max(hashed, _HASHED))
+    try:
+        if data[:1] == CHUNKED:
+            reader.at = 2
+            items: list[Any] = []
+            while reader.at < len(data):
+                chunk = reader.value()
+                if type(chunk) not in (list, tuple):
+                    raise Malformed("chunk")
+                items += chunk
+            return (tuple(items) if data[1:2] == b"(" else items), reader.hashed
+        value = reader.value()
+    except (struct.error, TypeError, UnicodeDecodeError, MemoryError) as error:  # TypeError: an unhashable element
+        raise Malformed(str(error)) from None
+    if reader.at != len(data):
+        raise Malformed("more than one")
+    return value, reader.hashed
