@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -51,6 +52,7 @@ class MicroBatch:
     seeds: Tensor
     depth: int
     old_logps: Tensor | None = None
+    depths: Tensor | None = None
 
     def to(self, device: torch.device) -> "MicroBatch":
         moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in vars(self).items()}
@@ -68,7 +70,7 @@ def samples_of(rollouts: list[Rollout], advantages: Tensor) -> list[Sample]:
 
 def collate(samples: list[Sample], with_states: bool) -> MicroBatch:
     """Pad samples of one depth into a micro-batch."""
-    ids, seeds, states, positions, targets, logps = [], [], [], [], [], []
+    ids, seeds, states, positions, targets, logps, used = [], [], [], [], [], [], []
     for sample in samples:
         prompt = torch.from_numpy(sample.rollout.prompt_ids.copy())
         tokens = torch.from_numpy(sample.completion.token_ids.copy())
@@ -80,6 +82,9 @@ def collate(samples: list[Sample], with_states: bool) -> MicroBatch:
         logps.append(torch.from_numpy(sample.completion.logps.copy()))
         if with_states:
             states.append(torch.cat((to_torch(sample.rollout.prompt_states), to_torch(sample.completion.states))))
+        if sample.completion.depths is not None:
+            both = (sample.rollout.prompt_depths, sample.completion.depths)
+            used.append(torch.cat([torch.from_numpy(part.astype(np.int64)) for part in both]))
     depths = {sample.completion.depth for sample in samples}
     if len(depths) != 1:
         raise ValueError(f"a micro-batch holds completions of one depth, got {sorted(depths)}")
@@ -99,6 +104,7 @@ def collate(samples: list[Sample], with_states: bool) -> MicroBatch:
         seeds=pad(seeds),
         depth=depths.pop(),
         old_logps=None if samples[0].old_logps is None else pad([sample.old_logps for sample in samples]),
+        depths=pad(used) if used else None,
     )
 
 

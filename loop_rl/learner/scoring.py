@@ -8,6 +8,7 @@ from torch import Tensor
 from loop_rl.fixed_point import Estimator, WithResidual
 from loop_rl.learner.batch import MicroBatch
 from loop_rl.models import LoopedForCausalLM
+from loop_rl.models.adaptive import Replay
 from loop_rl.models.contexts import PaddedContext
 
 
@@ -36,13 +37,16 @@ def score(model: torch.nn.Module, batch: MicroBatch, estimator: Estimator, tempe
     core, dtype = looped.model, looped.lm_head.weight.dtype
     context = PaddedContext(looped.config, batch.attention_mask, None, dtype, batch.depth)
     prelude = core.prelude_forward(batch.input_ids, context)
-    f = WithResidual(lambda z: core.recur(z, prelude, context))
+    replayed = batch.depths is not None and not estimator.reuses
+    f = WithResidual(
+        Replay(core, prelude, context, batch.depths) if replayed else lambda z: core.recur(z, prelude, context)
+    )
     if estimator.reuses:
         assert batch.states is not None
         z = estimator.endpoint(f, saved=batch.states.to(dtype))
     else:
         z0 = core.draw_initial_state(context.position_ids, batch.seeds, prelude)
-        z = estimator.endpoint(f, z0=z0, depth=batch.depth)
+        z = estimator.endpoint(f, z0=z0, depth=int(batch.depths.max()) if replayed else batch.depth)
     hidden = core.coda_forward(z, context, prelude)
     hidden = hidden.gather(1, batch.positions[..., None].expand(-1, -1, hidden.shape[-1]))
     logits = looped.lm_head(hidden)

@@ -4,6 +4,7 @@ A block computes queries, keys and values and calls `context.attend(layer, recur
 differs between a padded batch, cached generation and a rollout's decoding lives here and not in the model.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -50,6 +51,9 @@ class Context:
         self.position_ids = position_ids
         self.mask: Tensor | None = None
         self.is_causal = False
+        # Where recurring stops token by token (adaptive depth): bool [B, T], the tokens that still recur; None: all.
+        self.active: Tensor | None = None
+        self._held: dict[int, tuple[Tensor, Tensor]] = {}
         table_dtype = torch.float64 if dtype == torch.float64 else torch.float32
         angles = position_ids[:, None, :, None].to(table_dtype) * frequencies(config, table_dtype, position_ids.device)
         self.cos, self.sin = angles.cos(), angles.sin()
@@ -73,8 +77,24 @@ class Context:
 
     def attend(self, layer: int, recurrence: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention output of one block at one recurrence; [B, H, T, d] in and out."""
-        k, v = self.extend(self.bank(layer, recurrence), self.rotate(k), v)
+        k = self.rotate(k)
+        if self.active is not None:
+            k, v = self._hold(layer, k, v)
+        k, v = self.extend(self.bank(layer, recurrence), k, v)
         return attention(self.rotate(q), k, v, self.mask, self.is_causal)
+
+    def _hold(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """A token that has stopped keeps the keys and values of its last recurrence."""
+        assert self.active is not None
+        if layer in self._held:
+            recurs = self.active[:, None, :, None]
+            held_k, held_v = self._held[layer]
+            k, v = torch.where(recurs, k, held_k), torch.where(recurs, v, held_v)
+        self._held[layer] = k, v
+        return k, v
+
+    def fill_banks(self, done: int) -> None:
+        """After `done` recurrences, none of which any token went past: give the deeper banks what the last one left."""
 
 
 class PaddedContext(Context):
@@ -112,6 +132,10 @@ class PaddedContext(Context):
         if self.banks is not None:
             self.banks[bank] = (k, v)
         return k, v
+
+    def fill_banks(self, done: int) -> None:
+        for bank, last in _deeper_banks(self, done) if self.banks is not None else ():
+            self.banks[bank] = self.banks[last]
 
 
 class CachedContext(Context):
@@ -183,7 +207,22 @@ class DecodeContext(Context):
         values[:, :, self.length - 1] = v[:, :, 0]
         return keys[:, :, : self.length], values[:, :, : self.length]
 
+    def fill_banks(self, done: int) -> None:
+        for bank, last in _deeper_banks(self, done):
+            for buffer, source in zip(self.banks[bank], self.banks[last], strict=True):
+                buffer[:, :, self.length - 1] = source[:, :, self.length - 1]
+
     def keep(self, rows: Tensor) -> None:
         """Drop the banks of finished rows; `rows` int64 [kept]."""
         self.real = self.real[rows]
         self.banks = {bank: (k[rows], v[rows]) for bank, (k, v) in self.banks.items()}
+
+
+def _deeper_banks(context: Context, done: int) -> Iterator[tuple[int, int]]:
+    """(bank, bank of the same layer at recurrence `done` - 1) for every recurrence past it."""
+    config = context.config
+    for layer in range(config.prelude_layers, config.prelude_layers + config.core_layers):
+        last = context.bank(layer, done - 1)
+        for recurrence in range(done, context.depth):
+            if (bank := context.bank(layer, recurrence)) != last:
+                yield bank, last

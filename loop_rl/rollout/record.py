@@ -21,6 +21,7 @@ class Completion:
     depth: int
     finish_reason: Literal["stop", "length"]
     seed: int
+    depths: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Rollout:
     """One group: a prompt of P tokens, stored once, and its completions.
 
     prompt_ids: int64 [P]. prompt_states: float32 [P, width]. seed: of the prompt's initial states. version: of the
-    weights that sampled it.
+    weights that sampled it. prompt_depths: int16 [P] or None, as a completion's depths.
     """
 
     prompt_ids: np.ndarray
@@ -36,3 +37,4 @@ class Rollout:
     completions: list[Completion]
     seed: int
     version: int
+    prompt_depths: np.ndarray | None = None

@@ -7,13 +7,21 @@ import torch
 from torch import Tensor
 
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.contexts import DecodeContext, PaddedContext
+from loop_rl.models.adaptive import adaptive_endpoint
+from loop_rl.models.contexts import Context, DecodeContext, PaddedContext
 from loop_rl.models.initial_state import hash_uint64, uniforms
+from loop_rl.models.looped import LoopedModel, PreludeOutput
+from loop_rl.models.terminal import TerminalDecode, TerminalPrefill
 from loop_rl.rollout.record import Completion, Rollout
 from loop_rl.rollout.sampling import Sampling, draw
 
 # Finished rows are dropped from the batch once they are this share of it: dropping copies the banks.
 _FINISHED_SHARE = 0.25
+
+_CONTEXTS: dict[str, tuple[type[PaddedContext], type[DecodeContext]]] = {
+    "full": (PaddedContext, DecodeContext),
+    "terminal": (TerminalPrefill, TerminalDecode),
+}
 
 
 def completion_seeds(seed: int, count: int) -> np.ndarray:
@@ -74,9 +82,12 @@ def stream_groups(
     group, limit = sampling.num_generations, sampling.max_completion_length
 
     ids, mask = _pad_left(prompts, device)
-    prefill = PaddedContext(model.config, mask, None, model.lm_head.weight.dtype, depth, record=True)
+    prefill_kind, decode_kind = _CONTEXTS[sampling.cache]
+    prefill = prefill_kind(model.config, mask, None, model.lm_head.weight.dtype, depth, record=True)
     prelude = core.prelude_forward(ids, prefill)
-    z = core.endpoint(prelude, core.draw_initial_state(prefill.position_ids, torch.tensor(seeds), prelude), prefill)
+    z0 = core.draw_initial_state(prefill.position_ids, torch.tensor(seeds), prelude)
+    z, used = _endpoint(core, prelude, z0, prefill, sampling, mask.bool())
+    prompt_depths = [used[row, mask[row].bool()].cpu() for row in range(len(prompts))]
     logits = model.lm_head(core.coda_forward(z, prefill, prelude)[:, -1]).repeat_interleave(group, dim=0)
     prompt_states = [z[row, mask[row].bool()].cpu() for row in range(len(prompts))]
 
@@ -86,6 +97,8 @@ def stream_groups(
     tokens = torch.zeros(rows, limit, dtype=torch.long)
     logps = torch.zeros(rows, limit)
     states = z.new_zeros(rows, limit, z.shape[-1], device="cpu") if sampling.save_states else None
+    depths = torch.zeros(rows, limit, dtype=torch.int16)
+    adaptive = sampling.tolerance is not None
     counts = torch.zeros(rows, dtype=torch.long)
     stopped = torch.zeros(rows, dtype=torch.bool)
     eos = torch.tensor(sampling.eos_token_ids, dtype=torch.long)
@@ -100,6 +113,7 @@ def stream_groups(
             depth=depth,
             finish_reason="stop" if stopped[row] else "length",
             seed=int(row_seeds[row]),
+            depths=depths[row, : max(count - 1, 0)].numpy().copy() if adaptive else None,
         )
 
     def rollout(i: int) -> Rollout:
@@ -109,9 +123,10 @@ def stream_groups(
             completions=[completion(i * group + j) for j in range(group)],
             seed=seeds[i],
             version=version,
+            prompt_depths=prompt_depths[i].short().numpy() if adaptive else None,
         )
 
-    context = DecodeContext(prefill, mask, group, limit)
+    context = decode_kind(prefill, mask, group, limit)
     batch = torch.arange(rows)  # which row each batch entry is
     yielded = torch.zeros(len(prompts), dtype=torch.bool)
     for t in range(limit):
@@ -135,10 +150,21 @@ def stream_groups(
         positions = (lengths[batch] + t)[:, None]
         step = context.step(positions.to(device))
         prelude = core.prelude_forward(drawn[:, None].to(device), step)
-        z = core.endpoint(prelude, core.draw_initial_state(positions, row_seeds[batch], prelude), step)
+        z0 = core.draw_initial_state(positions, row_seeds[batch], prelude)
+        z, used = _endpoint(core, prelude, z0, step, sampling, running[:, None].to(device))
+        depths[batch[running], t] = used[:, 0].cpu()[running].short()
         logits = model.lm_head(core.coda_forward(z, step, prelude)[:, -1])
         if states is not None:
             states[batch[running], t] = z[:, 0].cpu()[running]
+
+
+def _endpoint(
+    core: LoopedModel, prelude: PreludeOutput, z0: Tensor, context: Context, sampling: Sampling, recurs: Tensor
+) -> tuple[Tensor, Tensor]:
+    """z^R and the recurrences that each token used, int64 [B, T]."""
+    if sampling.tolerance is None:
+        return core.endpoint(prelude, z0, context), torch.full(recurs.shape, context.depth)
+    return adaptive_endpoint(core, prelude, z0, context, sampling.tolerance, sampling.min_depth, recurs)
 
 
 def to_numpy(x: Tensor) -> np.ndarray:

@@ -1,6 +1,7 @@
 """From logits to a token: temperature, top-k, top-p, and one uniform number a row."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -8,7 +9,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are drawn. temperature 0 is greedy; top_k 0 and top_p 1 are off; depth None is the config's."""
+    """How completions are drawn. temperature 0 is greedy; top_k 0 and top_p 1 are off; depth None is the config's.
+
+    cache: every recurrence's KV banks, or the last one's only (terminal sharing). tolerance: residual below which a
+    token stops recurring, after min_depth recurrences at least and `depth` at most; None: every token uses `depth`.
+    """
 
     num_generations: int
     max_completion_length: int
@@ -18,6 +23,9 @@ class Sampling:
     depth: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     save_states: bool = True
+    cache: Literal["full", "terminal"] = "full"
+    tolerance: float | None = None
+    min_depth: int = 1
 
 
 def truncate(probabilities: Tensor, top_k: int, top_p: float) -> Tensor:

@@ -42,7 +42,7 @@ class Written:
         x = x + attn.o_proj(mixed.flatten())
         return x + block.mlp(block.mlp_norm(x)), k, v
 
-    def token(self, token, position, z):
+    def token(self, token, position, z, tolerance=0.0):
         """Feeds one token under sharing; returns its logits and remembers its terminal banks."""
         parts, config = self.model.model, self.config
         own = {}
@@ -57,11 +57,14 @@ class Written:
         for layer, block in enumerate(parts.prelude):
             x = run(block, layer, x)
         injected = parts.injection.prepare(x)
-        for _ in range(self.depth):
-            z = parts.injection.enter(z, injected)
+        for recurrence in range(1, self.depth + 1):
+            self.used = recurrence
+            x = parts.injection.enter(z, injected)
             for index, block in enumerate(parts.core):
-                z = run(block, config.prelude_layers + index, z)
-            z = parts.injection.leave(z)
+                x = run(block, config.prelude_layers + index, x)
+            before, z = z, parts.injection.leave(x)
+            if float((z - before).norm()) < tolerance * float(before.norm()):
+                break
         x = z
         for index, block in enumerate(parts.coda):
             x = run(block, config.prelude_layers + config.core_layers + index, x)
