@@ -35,8 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except KeyboardInterrupt as error:
         where = f"{error} " if str(error) else ""
-        resumed = argv if "--resume" in argv else [*argv, "--resume"]
-        how = f"; go on with: loop-rl {shlex.join(resumed)}" if arguments.verb in ("train", "pretrain") else ""
+        resumed = argv if "--resume" in argv or arguments.verb == "eval" else [*argv, "--resume"]
+        goes_on = arguments.verb in ("train", "pretrain", "eval")
+        how = f"; go on with: loop-rl {shlex.join(resumed)}" if goes_on else ""
         print(f"loop-rl: {where.strip() or 'interrupted'}{how}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
@@ -91,21 +92,37 @@ def _pretrain(arguments: argparse.Namespace) -> None:
 
 
 def _eval(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.evaluation import run_eval, table
+    from loop_rl.commands.evaluation import run_eval
+    from loop_rl.report import lines, render_evaluations
 
+    samples, temperature = arguments.samples, arguments.temperature
+    if arguments.greedy:
+        if samples is not None or temperature is not None:
+            raise UserError("--greedy is --samples 1 --temperature 0; leave those two out")
+        samples, temperature = 1, 0
     _quiet()
-    overrides = [*arguments.set]
-    if arguments.data_folder is not None:
-        overrides.append(f"data.folder={json.dumps(arguments.data_folder)}")
-    rows = run_eval(
-        arguments.target, arguments.data or [], arguments.samples, arguments.temperature, arguments.size, overrides
-    )
-    print(json.dumps(rows, indent=2) if arguments.format == "json" else table(rows), end="")
+    given = {
+        "eval.samples": samples,
+        "eval.temperature": temperature,
+        "data.eval_size": arguments.size,
+        "data.folder": arguments.data_folder,
+        "rollout.workers": arguments.workers,
+    }
+    overrides = arguments.set + [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+    rows = run_eval(arguments.target, arguments.data or [], overrides, arguments.out)
+    text = json.dumps(rows, indent=2) + "\n" if arguments.format == "json" else render_evaluations(lines(rows))
+    print(text, end="")
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    from loop_rl.report import comparison, plot, render
+    from loop_rl.report import comparison, evaluations, plot, render, render_evaluations
 
+    if arguments.evals:
+        for option in ("baseline", "plot"):
+            if getattr(arguments, option) is not None:
+                raise UserError(f"--{option} belongs to the comparison; leave --evals out")
+        print(render_evaluations(evaluations(arguments.runs), arguments.format), end="")
+        return
     print(render(comparison(arguments.runs, arguments.baseline), arguments.format), end="")
     if arguments.plot is not None:
         print(f"plot: {plot(arguments.runs, arguments.plot, arguments.baseline)}", file=sys.stderr)
@@ -150,6 +167,29 @@ def _recipes_validate(arguments: argparse.Namespace) -> None:
     for recipe in arguments.recipes:
         load_any(recipe, arguments.set)
         print(f"{recipe}: valid")
+
+
+def _data_list(arguments: argparse.Namespace) -> None:
+    if arguments.generators:
+        from loop_rl.data.reasoning_gym import generators
+
+        print("\n".join(generators()))
+        return
+    from loop_rl.commands.data import list_sets
+
+    print(list_sets(arguments.folder), end="")
+
+
+def _data_show(arguments: argparse.Namespace) -> None:
+    from loop_rl.commands.data import show
+
+    print(show(arguments.name, arguments.n, arguments.split, arguments.folder, arguments.set), end="")
+
+
+def _data_fetch(arguments: argparse.Namespace) -> None:
+    from loop_rl.commands.data import run_fetch
+
+    print(run_fetch(arguments.name, arguments.to, arguments.source, arguments.config), end="")
 
 
 def _submit(arguments: argparse.Namespace) -> int:
@@ -219,18 +259,23 @@ def build_parser() -> argparse.ArgumentParser:
     pretrain.add_argument("--resume", action="store_true", help="go on from the run's newest complete checkpoint")
 
     evaluation = _verb(
-        verbs, "eval", _eval, "pass@1 and pass@8 on held-out questions.", "eval runs/mine --data gsm8k --size 200"
+        verbs, "eval", _eval, "pass@1 and pass@k on held-out questions.", "eval runs/mine --data gsm8k --size 200"
     )
     evaluation.add_argument(
-        "target", metavar="RUN_OR_MODEL", help="a run folder, a model's folder or hub id, or embedded"
+        "target", metavar="TARGET", help="a run folder, a model's folder or hub id, embedded, or a recipe"
     )
     evaluation.add_argument(
-        "--data", nargs="+", metavar="NAME", help="arithmetic, gsm8k, or .jsonl files; a run's own data by default"
+        "--data", nargs="+", metavar="NAME", help="data sets or .jsonl files; by default the recipe's own and eval.data"
     )
-    evaluation.add_argument("--samples", type=_positive, default=8, help="completions a question (default: 8)")
+    evaluation.add_argument("--samples", type=_positive, help="completions a question; by default the recipe's (8)")
     evaluation.add_argument("--temperature", type=_temperature, help="0 is greedy; by default the recipe's (1)")
-    evaluation.add_argument("--size", type=_positive, metavar="N", help="questions to use; all by default")
+    evaluation.add_argument("--greedy", action="store_true", help="one sample, always the likeliest token")
+    evaluation.add_argument("--size", type=_positive, metavar="N", help="questions of each data set; all by default")
     evaluation.add_argument("--data-folder", metavar="FOLDER", help="local data sets (otherwise LOOP_RL_DATA)")
+    evaluation.add_argument("--workers", type=_positive, metavar="N", help="processes that sample; by default this one")
+    evaluation.add_argument(
+        "--out", metavar="FOLDER", help="where the results go; by default the run's folder, or evals/MODEL"
+    )
     evaluation.add_argument("--format", choices=("table", "json"), default="table")
     _set(evaluation)
 
@@ -242,6 +287,9 @@ def build_parser() -> argparse.ArgumentParser:
         "report runs/* --plot all.png",
     )
     report.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or folders of run folders")
+    report.add_argument(
+        "--evals", action="store_true", help="every evaluation in the folders instead, also of models (evals/MODEL)"
+    )
     report.add_argument("--baseline", metavar="NAME", help="estimator that speed-ups refer to (default: full_bptt)")
     report.add_argument("--format", choices=("table", "md", "csv", "json"), default="table")
     report.add_argument("--plot", metavar="FILE", help="also draw the comparison: .png, .svg or .pdf")
@@ -278,6 +326,24 @@ def build_parser() -> argparse.ArgumentParser:
     )
     validate.add_argument("recipes", nargs="+", metavar="RECIPE", help="recipe files or names")
     _set(validate)
+
+    data = _verb(verbs, "data", _data_list, "Data sets: list, show, fetch.", "data show gsm8k --n 1")
+    data.set_defaults(generators=False, folder=None)
+    action = data.add_subparsers(dest="action", metavar="ACTION")
+    listing = _verb(action, "list", _data_list, "The known data sets (default).", "data list --folder ~/data")
+    listing.add_argument("--generators", action="store_true", help="name reasoning-gym's generators instead")
+    show = _verb(action, "show", _data_show, "Prompts and answers as a run meets them.", "data show math500 --n 1")
+    show.add_argument("name", metavar="NAME", help="a known data set, a .jsonl file, reasoning_gym:NAME or owner/name")
+    show.add_argument("--n", type=_positive, default=3, help="questions to show (default: 3)")
+    show.add_argument("--split", choices=("train", "test"), default="test", help="which half (default: test)")
+    _set(show)
+    fetch = _verb(action, "fetch", _data_fetch, "Bring a data set into a folder.", "data fetch gsm8k --to ~/data")
+    fetch.add_argument("name", metavar="NAME", help="a known data set, or owner/name on the hub")
+    fetch.add_argument("--to", required=True, metavar="FOLDER", help="folder to put the files in")
+    fetch.add_argument("--from", dest="source", metavar="FOLDER", help="folder that has them, instead of the network")
+    fetch.add_argument("--config", metavar="NAME", help="configuration of a hub data set")
+    for parser_of_one in (listing, show):
+        parser_of_one.add_argument("--folder", metavar="FOLDER", help="local data sets (otherwise LOOP_RL_DATA)")
 
     submit = _verb(verbs, "submit", _submit, "Run on a Ray cluster.", "submit my.yaml --address http://head-node:8265")
     _recipe(submit)

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from loop_rl.data.names import is_known, unknown_name
 from loop_rl.recipe_io import Schema, Section, read_recipe, recipes_folder
 
 __all__ = ["REWARDS", "Recipe", "Section", "load_recipe", "recipes_folder"]
 
-REWARDS = ("gsm8k",)
+REWARDS = ("gsm8k", "gsm8k_strict", "math500", "mbpp_plus", "mbpp_plus_share", "choice")
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -53,17 +53,52 @@ class DataSection(Section):
 
 
 class RewardSection(Section):
-    name: str = Field("gsm8k", description="A known reward (gsm8k), or module:function with TRL's signature.")
+    name: str | None = Field(
+        None, description="A known reward, or module:function with TRL's signature; null: the data set's own."
+    )
+    functions: dict[str, float] = Field(
+        {}, description="In place of name: several rewards with their weights; the first one decides pass@1."
+    )
+    workers: int = Field(1, ge=1, description="CPU processes that score completions.")
 
     @field_validator("name")
     @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in REWARDS and not _FUNCTION.fullmatch(name):
+    def _known(cls, name: str | None) -> str | None:
+        if name is not None and name not in REWARDS and not _FUNCTION.fullmatch(name):
             raise ValueError(
                 f"unknown reward {name!r}; the nearest known one is {_nearest(name, REWARDS)}"
                 f" (known: {', '.join(REWARDS)}, or your own as module:function)"
             )
         return name
+
+    @field_validator("functions", mode="before")
+    @classmethod
+    def _weights(cls, functions: Any) -> Any:
+        # As for other numbers: YAML 1.1 reads 1e-1 (no dot) as a string.
+        if not isinstance(functions, dict):
+            return functions
+        texts = {name: weight for name, weight in functions.items() if isinstance(weight, str)}
+        for name, weight in texts.items():
+            try:
+                functions = {**functions, name: float(weight)}
+            except ValueError:
+                raise ValueError(f"the weight of {name} must be a number; got {weight!r}") from None
+        return functions
+
+    @field_validator("functions")
+    @classmethod
+    def _known_functions(cls, functions: dict[str, float]) -> dict[str, float]:
+        for name in functions:
+            cls._known(name)
+        return functions
+
+    @model_validator(mode="after")
+    def _one_way(self) -> RewardSection:
+        if self.name is not None and self.functions:
+            raise ValueError(
+                f"name ({self.name}) and functions ({', '.join(self.functions)}) exclude each other; set name to null"
+            )
+        return self
 
 
 class RolloutSection(Section):
@@ -123,7 +158,17 @@ class OptimSection(Section):
 class EvalSection(Section):
     eval_steps: int = Field(0, ge=0, description="Steps between held-out evaluations; 0: only before and after.")
     samples: int = Field(8, ge=1, description="Completions sampled for a held-out question.")
-    temperature: float = Field(1.0, gt=0, description="Sampling temperature of evaluation.")
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature of evaluation; 0 is greedy.")
+    data: list[str] = Field([], description="Further data sets to evaluate on, each with its own reward.")
+    size: int | None = Field(None, ge=1, description="Held-out questions of each further data set; null: all.")
+
+    @field_validator("data")
+    @classmethod
+    def _known(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if not is_known(name):
+                raise ValueError(unknown_name(name))
+        return names
 
 
 class LoraSection(Section):

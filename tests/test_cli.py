@@ -15,10 +15,8 @@ from loop_rl import cli, hub
 from loop_rl.cli import build_parser, main
 from loop_rl.commands import job
 from loop_rl.commands import submit as submitting
-from loop_rl.commands.evaluation import end_tokens, find_target, resolve
 from loop_rl.commands.recipes import shipped
-from loop_rl.errors import UserError
-from loop_rl.recipe import Recipe, load_recipe
+from loop_rl.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,7 +43,9 @@ def refused(capsys, *argv):
         "train --set a.b=1 c.d=2 r.yaml",
         "pretrain r.yaml --resume",
         "eval runs/x --data gsm8k arithmetic --samples 8 --temperature 0 --size 10 --data-folder f --set a.b=1",
+        "eval math500_eval --greedy --workers 2 --out f --format json",
         "report runs/x runs/y --baseline full_bptt --format md --plot a.png",
+        "report --evals runs/x evals/y --format csv",
         "bench update --width 64 --depth 2 --batch 1 --length 8 --runs 1 --format json",
         "recipes",
         "recipes list",
@@ -225,68 +225,6 @@ def test_bench_prints_a_table_or_json(monkeypatch, capsys):
     table = capsys.readouterr().out
     assert "reuse_neumann4" in table
     assert "2.20x" in table
-
-
-# ---- eval
-
-
-def run_folder(tmp_path, **data):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    recipe = Recipe.model_validate({"data": {"name": "arithmetic", "eval_size": 50, **data}, "model": {"depth": 3}})
-    (folder / "recipe.yaml").write_text(recipe.dump_yaml())
-    return folder
-
-
-def test_eval_of_a_run_takes_its_recipe_and_sizes_only_for_its_own_data(tmp_path):
-    target = find_target("embedded")
-    assert (target.model, target.run) == ("embedded", None)
-    assert resolve(target, "gsm8k", ["model.depth=4"]).model.depth == 4
-    folder = run_folder(tmp_path)
-    with pytest.raises(UserError, match="no complete checkpoint"):
-        find_target(str(folder))
-    (folder / "model").mkdir()
-    target = find_target(str(folder))
-    assert target.run == folder
-    own = resolve(target, None, [])
-    assert (own.data.name, own.data.eval_size, own.model.depth) == ("arithmetic", 50, 3)
-    assert resolve(target, "arithmetic", []).data.eval_size == 50
-    assert resolve(target, "gsm8k", []).data.eval_size is None
-    assert resolve(target, "gsm8k", ["data.eval_size=7"]).data.eval_size == 7
-
-
-def test_end_tokens_are_all_that_are_configured():
-    model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=[5, 9]), config=None)
-    assert end_tokens(model, SimpleNamespace(eos_token_id=2)) == (2, 5, 9)
-    model = SimpleNamespace(generation_config=None, config=SimpleNamespace(eos_token_id=2))
-    assert end_tokens(model, SimpleNamespace(eos_token_id=None)) == (2,)
-
-
-def test_eval_trained_nothing_but_measures(tmp_path, capsys):
-    from loop_rl.models import LoopedConfig, LoopedForCausalLM
-    from loop_rl.training.load import EMBEDDED
-
-    model = tmp_path / "model"
-    tokenizer = {name: (EMBEDDED / name).read_text() for name in ("tokenizer.json", "tokenizer_config.json")}
-    config = LoopedConfig(
-        hidden_size=32, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, head_dim=16, depth=2
-    )
-    config.eos_token_id = 2
-    LoopedForCausalLM(config).save_pretrained(model)
-    for name, text in tokenizer.items():
-        (model / name).write_text(text)
-    arguments = ["--data", "arithmetic", "--size", "3", "--samples", "2", "--set", "rollout.max_completion_length=8"]
-    assert main(["eval", str(model), *arguments, "--format", "json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert (row["questions"], row["samples"], row["data"]) == (3, 2, "arithmetic")
-    assert 0 <= row["pass@1"] <= 1
-    folder = run_folder(tmp_path)
-    model.rename(folder / "model")
-    assert main(["eval", str(folder), *arguments]) == 0
-    assert "pass@1" in capsys.readouterr().out
-    (written,) = map(json.loads, (folder / "evals.jsonl").read_text().splitlines())
-    assert written["pass@1"] == row["pass@1"]  # same weights, questions and seeds
-    assert (folder / "evals" / "step_0_arithmetic.parquet").is_file()
 
 
 # ---- submit

@@ -1,35 +1,49 @@
-"""`loop-rl eval`: a run's newest weights, or a model, on held-out questions, in this process."""
+"""`loop-rl eval`: a run's newest weights, a model, or a recipe's, on held-out questions; stopped, it can go on."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import shutil
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from loop_rl.errors import UserError
-from loop_rl.recipe import REWARDS, Recipe, load_recipe
+from loop_rl.recipe import Recipe, load_recipe
+
+if TYPE_CHECKING:
+    from loop_rl.evaluation.reward import RewardSpec
+    from loop_rl.evaluation.sample import Generate
+    from loop_rl.evaluation.scorer import Scorer
+    from loop_rl.evaluation.task import Task
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is evaluated: the model's folder or name, its run's folder and step (None and 0 for a model alone)."""
+    """What is evaluated: the model's folder or name, its run's folder and step (None and 0 for a model alone).
+
+    `recipe`: the run's recipe, or the one that was named; None for a model, which takes the defaults.
+    """
 
     model: str
     run: Path | None
     step: int
-    recipe_file: Path | None
+    recipe: Path | None
 
 
 def find_target(name: str) -> Target:
-    """A run folder (its newest complete checkpoint, else its final model) or whatever names a model."""
+    """A run folder (its newest complete checkpoint, else its final model), a recipe, or whatever names a model."""
     folder = Path(name)
     if not (folder / "recipe.yaml").is_file():
-        return Target(name, None, 0, None)
+        recipe = _recipe_file(name)
+        return Target(name if recipe is None else load_recipe(recipe).model.path, None, 0, recipe)
     from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint
     from loop_rl.training.run_folder import saved_recipe
 
@@ -45,81 +59,190 @@ def find_target(name: str) -> Target:
     )
 
 
+def _recipe_file(name: str) -> Path | None:
+    from loop_rl.commands.recipes import find, schema_of, shipped
+
+    if Path(name).is_dir() or not (name.endswith((".yaml", ".yml")) or name in {file.stem for file in shipped()}):
+        return None
+    if schema_of(name) is not Recipe:
+        raise UserError(f"{name} is a recipe for loop-rl pretrain: pretrain it, then evaluate its run's folder")
+    return find(name)
+
+
 def resolve(target: Target, data: str | None, overrides: Sequence[str]) -> Recipe:
-    """The run's recipe, or the defaults for a model, with the data set's name and the overrides put in."""
-    changes = [*overrides]
+    """The recipe of one evaluation: the target's, with the data set's name and the overrides put in.
+
+    Data that isn't the recipe's own comes with its own prompts, columns and reward, and with eval.size questions. A
+    run's workers and cluster were for training; they are not taken over.
+    """
+    values: dict[str, Any] = {"model": {"path": target.model}, "run": {"name": "eval"}}
+    if target.recipe is not None:
+        values = load_recipe(target.recipe).model_dump()
+        values["model"]["path"] = target.model
+        own = values["data"]
+        if data is not None and data != own["name"]:
+            values["data"] = {"folder": own["folder"], "seed": own["seed"], "eval_size": values["eval"]["size"]}
+            values["reward"] = {"workers": values["reward"]["workers"]}
+    if target.run is not None:
+        values["rollout"] = {**values.get("rollout", {}), "workers": 1, "cluster": None}
     if data is not None:
-        changes.insert(0, f"data.name={json.dumps(data)}")
-        if target.recipe_file is not None and "data.name=" not in "".join(overrides):
-            # The sizes in the run's recipe are those of its own data.
-            own = yaml.safe_load(target.recipe_file.read_text(encoding="utf-8"))["data"]["name"]
-            changes[:0] = ["data.train_size=null", "data.eval_size=null"] if own != data else []
-    if target.recipe_file is not None:
-        return load_recipe(target.recipe_file, changes)
+        values["data"] = {**values.get("data", {}), "name": data}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "eval.yaml"
-        file.write_text(yaml.safe_dump({"model": {"path": target.model}}))
-        return load_recipe(file, changes)
+        file.write_text(yaml.safe_dump(values))
+        return load_recipe(file, overrides)
 
 
 def run_eval(
     name: str,
     data: Sequence[str],
-    samples: int,
-    temperature: float | None,
-    size: int | None,
     overrides: Sequence[str],
+    out: str | None = None,
     progress: bool = True,
 ) -> list[dict[str, Any]]:
-    """Evaluates on each data set (none named: the run's own) and returns a row for each, as in evals.jsonl.
+    """Evaluates on each data set (none named: the recipe's own and its eval.data); returns a row for each.
 
-    Everything is read and checked before the first sample. A run's rows go into its evals.jsonl too.
+    Everything is read and checked before the first sample. The rows go into evals.jsonl, of the run or in the folder
+    `out` (evals/<model> by default), and the samples beside it. What is kept there of the same evaluation, finished
+    or not, is taken up and not sampled again.
     """
     target = find_target(name)
-    changes = overrides if size is None else [*overrides, f"data.eval_size={size}"]
-    recipes = [resolve(target, one, changes) for one in (data or [None])]
-    from loop_rl.data import load_dataset
-    from loop_rl.evaluation import evaluate, load_reward, record_evaluation
-    from loop_rl.evaluation.record import eval_row
-    from loop_rl.rollout.sampler import Sampling, sample_groups
+    first = resolve(target, None, overrides)
+    recipes = [resolve(target, one, overrides) for one in data or [first.data.name, *first.eval.data]]
+    import torch
+
+    from loop_rl.evaluation.settings import weights_digest
+    from loop_rl.evaluation.task import load_task
     from loop_rl.training.load import load_model
 
-    jobs = []
-    for recipe in recipes:
-        reward = load_reward(recipe.reward.name)
-        jobs.append((recipe, reward, load_dataset(recipe.data, numeric=recipe.reward.name in REWARDS).test))
-    if recipes[0].run.threads is not None:
-        import torch
-
-        torch.set_num_threads(recipes[0].run.threads)
-    model, tokenizer = load_model(target.model, recipes[0].model.dtype)
-    model.eval()
+    tasks = [load_task(recipe.data, recipe.reward) for recipe in recipes]
+    for task in tasks:
+        if not task.splits.test:
+            raise UserError(f"data.name: {task.data} has no held-out questions to evaluate on")
+    if first.run.threads is not None:
+        torch.set_num_threads(first.run.threads)
+    model, tokenizer = load_model(target.model, first.model.dtype)
+    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    weights = weights_digest(model.state_dict())
+    folder = Path(out) if out is not None else target.run or Path("evals") / model_name(target.model)
+    about = {"by": "loop-rl eval", "model": target.model, "depth": first.model.depth or model.config.depth}
     rows = []
-    for recipe, reward, examples in jobs:
-        sampling = Sampling(
-            num_generations=samples,
+    with contextlib.ExitStack() as stack:
+        tools: tuple[Generate, Scorer] | None = None
+        for recipe, task in zip(recipes, tasks, strict=True):
+            one = _Evaluation(recipe, task, model, tokenizer, weights, folder, target.step, progress)
+            row = one.finished()
+            if row is None:
+                tools = tools or stack.enter_context(_tools(model, first, [task.reward for task in tasks], target.step))
+                row = one.run(*tools, about)
+            rows.append(row)
+    return rows
+
+
+class _Evaluation:
+    """One data set's evaluation, and where it is kept."""
+
+    def __init__(
+        self, recipe: Recipe, task: Task, model: Any, tokenizer: Any, weights: str, folder: Path, step: int, bar: bool
+    ) -> None:
+        from loop_rl.evaluation.record import sample_name
+        from loop_rl.evaluation.settings import digest, eval_settings
+        from loop_rl.rollout.sampling import Sampling
+
+        self.task, self.tokenizer, self.folder, self.step, self.bar = task, tokenizer, folder, step, bar
+        self.seed = recipe.data.seed  # as in training, so a run's last evaluation comes out again
+        self.sampling = Sampling(
+            num_generations=recipe.eval.samples,
             max_completion_length=recipe.rollout.max_completion_length,
-            temperature=recipe.eval.temperature if temperature is None else temperature,
-            depth=recipe.model.depth,
+            temperature=recipe.eval.temperature,
+            depth=recipe.model.depth or model.config.depth,
             eos_token_ids=end_tokens(model, tokenizer),
             save_states=False,
         )
-        with _bar(progress) as bar:
-            task = bar.add_task(f"{recipe.data.name}", total=len(examples))
-            result = evaluate(
-                lambda prompts, sampling, seeds: sample_groups(model, prompts, sampling, seeds),
-                tokenizer,
-                examples,
-                reward,
-                sampling,
-                seed=recipe.data.seed,  # as in training, so a run's last evaluation comes out again
-                on_batch=lambda count, task=task, bar=bar: bar.advance(task, count),
+        self.settings = eval_settings(
+            weights, model.device.type, task.data, task.splits.test, task.reward, self.sampling, self.seed
+        )
+        self.name = f"{sample_name(step, task.data)}_{digest(self.settings)}"
+
+    def finished(self) -> dict[str, Any] | None:
+        """The row of the same evaluation made before, if its samples are there."""
+        file = f"evals/{self.name}.parquet"
+        rows = self.folder / "evals.jsonl"
+        if not rows.is_file() or not (self.folder / file).is_file() or self._parts().is_dir():
+            return None
+        found = None
+        for line in rows.read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                row = json.loads(line)
+                found = row if isinstance(row, dict) and row.get("file") == file else found
+        if found is not None and self.bar:
+            print(
+                f"loop-rl: {self.task.data}: read from {self.folder / file}; remove it to sample again", file=sys.stderr
             )
-        if target.run is not None:
-            rows.append(record_evaluation(target.run, target.step, recipe.data.name, result, {"by": "loop-rl eval"}))
-        else:
-            rows.append(eval_row(target.step, recipe.data.name, result))
-    return rows
+        return found
+
+    def run(self, generate: Generate, scorer: Scorer, about: dict[str, Any]) -> dict[str, Any]:
+        """Samples what is not kept yet, and records the evaluation."""
+        from loop_rl.evaluation import evaluate, record_evaluation
+        from loop_rl.evaluation.record import PartFiles
+
+        self._parts().mkdir(parents=True, exist_ok=True)
+        (self.folder / "evals" / f"{self.name}.json").write_text(json.dumps(self.settings, indent=1) + "\n")
+        with _bar(self.bar) as bar:
+            shown = bar.add_task(self.task.data, total=len(self.task.splits.test))
+            result = evaluate(
+                generate,
+                self.tokenizer,
+                self.task.splits.test,
+                scorer,
+                self.task.reward,
+                self.sampling,
+                self.seed,
+                on_batch=lambda count: bar.advance(shown, count),
+                parts=PartFiles(self._parts()),
+            )
+        row = record_evaluation(self.folder, self.step, self.task.data, result, about, self.name)
+        shutil.rmtree(self._parts())
+        return row
+
+    def _parts(self) -> Path:
+        return self.folder / "evals" / f"{self.name}.parts"
+
+
+@contextlib.contextmanager
+def _tools(model: Any, recipe: Recipe, rewards: Sequence[RewardSpec], step: int) -> Iterator[tuple[Generate, Scorer]]:
+    """What samples and what scores: this process, or with several workers or a cluster, pools of them."""
+    if recipe.rollout.workers == 1 and recipe.rollout.cluster is None:
+        from loop_rl.evaluation.scorer import LocalScorer
+        from loop_rl.rollout.sampler import sample_groups
+
+        with LocalScorer(rewards) as scorer:
+            _tell(scorer)
+            yield lambda *arguments: sample_groups(model, *arguments), scorer
+        return
+    import torch
+
+    from loop_rl.evaluation.reward_pool import RewardPool
+    from loop_rl.rollout.pool import RolloutPool
+
+    threads = recipe.run.threads or torch.get_num_threads()
+    workers, cluster = recipe.rollout.workers, recipe.rollout.cluster
+    with RolloutPool(model.config, recipe.model.dtype, workers, cluster, threads, learner_gpus=0) as pool:
+        with RewardPool(rewards, recipe.reward.workers) as scorer:
+            _tell(scorer)
+            pool.send_weights(model.state_dict(), step)
+            yield pool.generate, scorer
+
+
+def _tell(scorer: Scorer) -> None:
+    for note in scorer.notes:
+        print(f"loop-rl: {note}", file=sys.stderr)
+
+
+def model_name(path: str) -> str:
+    """A folder's name for a model: the last part of its path that says something."""
+    parts = [part for part in Path(path).parts if part not in ("model", "checkpoints", "/", ".", "..")]
+    return re.sub(r"[^\w.-]", "_", parts[-1]) if parts else "model"
 
 
 def end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
@@ -129,35 +252,6 @@ def end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
         configured = getattr(model.config, "eos_token_id", None)
     ids = list(configured) if isinstance(configured, list | tuple) else [configured]
     return tuple(sorted({token for token in (*ids, tokenizer.eos_token_id) if token is not None}))
-
-
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows for a terminal."""
-    import io
-
-    from rich.console import Console
-    from rich.table import Table
-
-    grid = Table()
-    for name in ("data", "step", "questions", "samples", "temperature", "pass@1", "pass@8", "cut at the cap"):
-        grid.add_column(name, justify="left" if name == "data" else "right")
-    for row in rows:
-        error = "" if row["stderr"] is None else f" ± {row['stderr']:.3f}"
-        grid.add_row(
-            row["data"],
-            str(row["step"]),
-            str(row["questions"]),
-            str(row["samples"]),
-            f"{row['temperature']:g}",
-            "–" if row["pass@1"] is None else f"{row['pass@1']:.3f}{error}",
-            "–" if row["pass@8"] is None else f"{row['pass@8']:.3f}",
-            f"{row['truncated']:.1%}",
-        )
-    console = Console(file=io.StringIO(), width=160, color_system=None)
-    console.print(grid)
-    text = console.file.getvalue()
-    missing = sum(row["not_scored"] for row in rows)
-    return text + (f"{missing} completions were not scored and left out\n" if missing else "")
 
 
 def _bar(progress: bool) -> Any:

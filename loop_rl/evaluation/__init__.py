@@ -3,6 +3,19 @@
 from loop_rl.evaluation.evaluate import EvalResult, evaluate
 from loop_rl.evaluation.pass_at_k import pass_at_k
 from loop_rl.evaluation.record import record_evaluation
-from loop_rl.evaluation.reward_function import load_reward, score
+from loop_rl.evaluation.reward import Reward, RewardSpec, Scores, reward_spec
+from loop_rl.evaluation.reward_function import load_reward
+from loop_rl.evaluation.scorer import LocalScorer
 
-__all__ = ["EvalResult", "evaluate", "load_reward", "pass_at_k", "record_evaluation", "score"]
+__all__ = [
+    "EvalResult",
+    "LocalScorer",
+    "Reward",
+    "RewardSpec",
+    "Scores",
+    "evaluate",
+    "load_reward",
+    "pass_at_k",
+    "record_evaluation",
+    "reward_spec",
+]

@@ -4,44 +4,46 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from loop_rl.data import Example
-from loop_rl.evaluation.pass_at_k import mean_and_error, pass_at_k
-from loop_rl.evaluation.reward_function import RewardFunction, score
+from loop_rl.evaluation.figures import BREAKDOWNS, Figures, breakdown, figures
+from loop_rl.evaluation.reward import RewardSpec, Scores
+from loop_rl.evaluation.sample import Generate, Sampled, sample_and_submit
+from loop_rl.evaluation.scorer import Scorer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from loop_rl.rollout.record import Rollout
     from loop_rl.rollout.sampler import Sampling
 
-Generate = Callable[["list[list[int]]", "Sampling", "list[int]"], "list[Rollout]"]
+BATCH = 32  # prompts sampled at once
 
-CORRECT = 1.0  # the full reward: partial credit is no pass
-K = 8
+
+class Parts(Protocol):
+    """Where finished batches are kept, so that an evaluation that was stopped can go on."""
+
+    def read(self, number: int, rows: int) -> list[dict[str, Any]] | None:
+        """A batch's rows, if it is kept and has that many."""
+
+    def write(self, number: int, rows: list[dict[str, Any]]) -> None:
+        """Keep a batch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalResult:
-    """What the samples say. Means are over questions with a scored sample; None where there are too few samples.
+    """What the samples say: all of them, and by level and subject where the data has these columns.
 
-    pass_8 needs 8 scored samples of a question and is the mean over the questions that have them. `stderr` is pass_1's
-    standard error over questions. `truncated` is the share of samples cut at the length cap, `not_scored` the number
-    of samples whose reward is None. `rows`: a dict a sample, with prompt, completion, answer and reward.
+    rows: a dict a sample, with index (the question's), sample, seed, prompt, completion, answer, reward, correct,
+    reason, finish_reason; the breakdown's columns as text; each function's reward where there are several.
     """
 
-    pass_1: float | None
-    pass_8: float | None
-    stderr: float | None
-    mean_reward: float | None
-    questions: int
+    figures: Figures
+    by: dict[str, dict[str, Figures]]
     samples: int
     temperature: float
-    truncated: float
-    not_scored: int
     rows: list[dict[str, Any]] = dataclasses.field(repr=False)
 
 
@@ -54,18 +56,21 @@ def evaluate(
     generate: Generate,
     tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[Example],
-    reward_function: RewardFunction,
+    scorer: Scorer,
+    reward: RewardSpec,
     sampling: Sampling,
     seed: int,
-    batch: int = 32,
+    batch: int = BATCH,
     on_batch: Callable[[int], None] | None = None,
+    parts: Parts | None = None,
 ) -> EvalResult:
     """Samples `sampling.num_generations` completions for every example and scores them.
 
     Args:
-        generate: (prompts as token ids, sampling, a seed for each) -> a Rollout for each prompt, in order.
-        batch: prompts of one call of `generate`.
+        generate: (prompts as token ids, sampling, a seed for each, on_group) -> a Rollout for each prompt, in order.
+        batch: prompts of one call of `generate`. A batch is scored to its end while the next one is sampled.
         on_batch: told the number of questions that a batch finished.
+        parts: where finished batches are taken from and kept.
 
     Raises:
         UserError: a reward function that fails or returns no proper rewards.
@@ -74,65 +79,58 @@ def evaluate(
     if not examples:
         raise ValueError("no examples to evaluate on")
     sampling = dataclasses.replace(sampling, save_states=False)  # nothing is learned from these
-    seeds = question_seeds(seed, [example.index for example in examples])
-    rows: list[dict[str, Any]] = []
-    for start in range(0, len(examples), batch):
-        part = examples[start : start + batch]
-        prompts = [tokenizer(example.prompt).input_ids for example in part]
-        groups = generate(prompts, sampling, seeds[start : start + batch])
-        if [len(group.completions) for group in groups] != [sampling.num_generations] * len(part):
-            raise ValueError(f"wanted {len(part)} groups of {sampling.num_generations} completions")
-        rows += _score(part, groups, tokenizer, reward_function)
-        if on_batch is not None:
-            on_batch(len(part))
-    return _summarize(rows, len(examples), sampling)
-
-
-def _score(
-    examples: Sequence[Example], groups: list[Rollout], tokenizer: PreTrainedTokenizerBase, function: RewardFunction
-) -> list[dict[str, Any]]:
-    pairs = [
-        (example, completion)
-        for example, group in zip(examples, groups, strict=True)
-        for completion in group.completions
-    ]
-    ids = [[int(token) for token in completion.token_ids] for _, completion in pairs]
-    texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
-    rewards = score(function, [example for example, _ in pairs], texts, ids)
-    return [
-        {
-            "index": example.index,
-            "prompt": example.prompt,
-            "completion": text,
-            "answer": example.answer,
-            "reward": reward,
-            "finish_reason": completion.finish_reason,
-        }
-        for (example, completion), text, reward in zip(pairs, texts, rewards, strict=True)
-    ]
-
-
-def _summarize(rows: list[dict[str, Any]], questions: int, sampling: Sampling) -> EvalResult:
-    ones, eights = [], []
     size = sampling.num_generations
-    for start in range(0, len(rows), size):
-        scored = [row["reward"] for row in rows[start : start + size] if row["reward"] is not None]
-        correct = sum(reward >= CORRECT for reward in scored)
-        if scored:
-            ones.append(pass_at_k(len(scored), correct, 1))
-        if len(scored) >= K:
-            eights.append(pass_at_k(len(scored), correct, K))
-    pass_1, stderr = mean_and_error(ones)
-    rewards = [row["reward"] for row in rows if row["reward"] is not None]
+    rows: dict[int, list[dict[str, Any]]] = {}
+
+    def keep(number: int, some: Sequence[Example], sampled: Sampled) -> None:
+        rows[number] = _rows(some, sampled, scorer.gather(sampled.tickets))
+        if parts is not None:
+            parts.write(number, rows[number])
+        if on_batch is not None:
+            on_batch(len(some))
+
+    before = None
+    for number, start in enumerate(range(0, len(examples), batch)):
+        some = examples[start : start + batch]
+        kept = parts.read(number, len(some) * size) if parts is not None else None
+        if kept is not None:
+            rows[number] = kept
+            if on_batch is not None:
+                on_batch(len(some))
+            continue
+        seeds = question_seeds(seed, [example.index for example in some])
+        sampled = sample_and_submit(generate, tokenizer, scorer, reward, some, sampling, seeds)
+        if before is not None:
+            keep(*before)
+        before = number, some, sampled
+    if before is not None:
+        keep(*before)
+    everything = [row for number in sorted(rows) for row in rows[number]]
     return EvalResult(
-        pass_1=pass_1,
-        pass_8=mean_and_error(eights)[0],
-        stderr=stderr,
-        mean_reward=mean_and_error(rewards)[0],
-        questions=questions,
-        samples=size,
-        temperature=float(sampling.temperature),
-        truncated=sum(row["finish_reason"] == "length" for row in rows) / len(rows),
-        not_scored=len(rows) - len(rewards),
-        rows=rows,
+        figures(everything, size), breakdown(everything, size), size, float(sampling.temperature), everything
     )
+
+
+def _rows(examples: Sequence[Example], sampled: Sampled, scores: Sequence[Scores]) -> list[dict[str, Any]]:
+    rows = []
+    for example, rollout, texts, score in zip(examples, sampled.rollouts, sampled.texts, scores, strict=True):
+        about = {column: str(example.columns[column]) for column in BREAKDOWNS if column in example.columns}
+        several = score.parts if len(score.parts) > 1 else {}
+        for place, completion in enumerate(rollout.completions):
+            rows.append(
+                {
+                    "index": example.index,
+                    "sample": place,
+                    "seed": completion.seed,
+                    "prompt": example.prompt,
+                    "completion": texts[place],
+                    "answer": example.answer,
+                    "reward": score.rewards[place],
+                    "correct": score.correct[place],
+                    "reason": score.reasons[place],
+                    "finish_reason": completion.finish_reason,
+                    **about,
+                    **{f"reward/{name}": values[place] for name, values in several.items()},
+                }
+            )
+    return rows

@@ -14,7 +14,8 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
         raise ValueError(f"{correct} correct of {samples} samples")
     if not 1 <= k <= samples:
         raise ValueError(f"pass@{k} can't be estimated from {samples} samples")
-    return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
+    draws = math.comb(samples, k)
+    return (draws - math.comb(samples - correct, k)) / draws
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None]:

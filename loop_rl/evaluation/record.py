@@ -1,13 +1,15 @@
-"""An evaluation kept in its run folder: a row of evals.jsonl, and the samples as parquet."""
+"""An evaluation kept in a folder: a row of evals.jsonl, and the samples as parquet."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from loop_rl.evaluation.evaluate import EvalResult
+from loop_rl.evaluation.figures import Figures
 
 
 def eval_row(step: int, data: str, result: EvalResult) -> dict[str, Any]:
@@ -15,48 +17,100 @@ def eval_row(step: int, data: str, result: EvalResult) -> dict[str, Any]:
     return {
         "step": step,
         "data": data,
-        "pass@1": result.pass_1,
-        "pass@8": result.pass_8,
-        "stderr": result.stderr,
-        "reward": result.mean_reward,
+        **_named(result.figures),
         "samples": result.samples,
-        "questions": result.questions,
         "temperature": result.temperature,
-        "truncated": result.truncated,
-        "not_scored": result.not_scored,
+        **{
+            f"by_{column}": {value: _named(part) for value, part in parts.items()}
+            for column, parts in result.by.items()
+        },
     }
 
 
-def record_evaluation(run: Path, step: int, data: str, result: EvalResult, extra: dict[str, Any] | None = None) -> dict:
-    """Appends the row to <run>/evals.jsonl, writes <run>/evals/step_<step>_<data>.parquet, and returns the row."""
-    row = {**eval_row(step, data, result), **(extra or {})}
-    write_samples(run / "evals" / f"step_{step}_{Path(data).stem}.parquet", result)
-    with (run / "evals.jsonl").open("a+b") as file:
-        file.seek(0, os.SEEK_END)
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # a write that was cut off: its line stays alone, so that this one can be read
-                file.write(b"\n")
-        file.write(json.dumps(row).encode() + b"\n")
+def _named(part: Figures) -> dict[str, Any]:
+    """Figures by the names that they have in evals.jsonl: pass@8 is always there, and pass@1's error is `stderr`."""
+    passes = {8: (None, None), **part.passes}
+    return {
+        **{f"pass@{k}": mean for k, (mean, _) in sorted(passes.items())},
+        **{f"stderr@{k}" if k > 1 else "stderr": error for k, (_, error) in sorted(part.passes.items())},
+        "reward": part.reward,
+        "questions": part.questions,
+        "truncated": part.truncated,
+        "no_answer": part.no_answer,
+        "not_scored": part.not_scored,
+    }
+
+
+def record_evaluation(
+    folder: Path,
+    step: int,
+    data: str,
+    result: EvalResult,
+    extra: dict[str, Any] | None = None,
+    name: str | None = None,
+) -> dict[str, Any]:
+    """Appends the row to <folder>/evals.jsonl, writes the samples, and returns the row.
+
+    The samples go to <folder>/evals/<name>.parquet; without a name, to step_<step>_<data>.parquet.
+    """
+    file = Path("evals") / f"{name or sample_name(step, data)}.parquet"
+    row = {**eval_row(step, data, result), "file": str(file), **(extra or {})}
+    write_rows(folder / file, result.rows)
+    with (folder / "evals.jsonl").open("a+b") as rows:
+        rows.seek(0, os.SEEK_END)
+        if rows.tell():
+            rows.seek(-1, os.SEEK_END)
+            if rows.read(1) != b"\n":  # a write that was cut off: its line stays alone, so that this one can be read
+                rows.write(b"\n")
+        rows.write(json.dumps(row).encode() + b"\n")
     return row
 
 
-def write_samples(file: Path, result: EvalResult) -> None:
-    """The samples as parquet, a row each: index, prompt, completion, answer, reward, finish_reason."""
+def sample_name(step: int, data: str) -> str:
+    """What the files of an evaluation are called; of a data file, its stem."""
+    stem = Path(data).stem if data.endswith(".jsonl") else data
+    return f"step_{step}_{''.join(c if c.isalnum() or c in '._-' else '_' for c in stem)}"
+
+
+def write_rows(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """The rows of evaluate as parquet, whole or not at all."""
     import pyarrow as pa  # late: a fifth of a second that most commands can do without
     import pyarrow.parquet
 
+    types = {"index": pa.int64(), "sample": pa.int64(), "seed": pa.int64(), "correct": pa.bool_()}
     schema = pa.schema(
-        [
-            ("index", pa.int64()),
-            ("prompt", pa.string()),
-            ("completion", pa.string()),
-            ("answer", pa.string()),
-            ("reward", pa.float64()),
-            ("finish_reason", pa.string()),
-        ]
+        [(name, pa.float64() if name.startswith("reward") else types.get(name, pa.string())) for name in rows[0]]
     )
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".incomplete_{file.name}")
-    pyarrow.parquet.write_table(pa.Table.from_pylist(result.rows, schema), temporary)
+    pyarrow.parquet.write_table(pa.Table.from_pylist(list(rows), schema), temporary)
     os.replace(temporary, file)
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """What write_rows wrote. Raises OSError or ValueError for a file that is not there, or damaged."""
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_table(file).to_pylist()
+
+
+class PartFiles:
+    """Finished batches of an evaluation in a folder, a file each; see loop_rl.evaluation.evaluate.Parts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self, number: int, rows: int) -> list[dict[str, Any]] | None:
+        """A batch's rows, if it is kept and has that many."""
+        try:
+            kept = read_rows(self._file(number))
+        except (OSError, ValueError):  # not there, or cut off by a full disk
+            return None
+        return kept if len(kept) == rows else None
+
+    def write(self, number: int, rows: list[dict[str, Any]]) -> None:
+        """Keep a batch."""
+        write_rows(self._file(number), rows)
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"batch_{number:05}.parquet"

@@ -1,6 +1,7 @@
 """Tables and plots from run folders."""
 
+from loop_rl.report.evals import evaluations, lines, render_evaluations
 from loop_rl.report.plot import plot
 from loop_rl.report.table import BEFORE, Row, comparison, render
 
-__all__ = ["BEFORE", "Row", "comparison", "plot", "render"]
+__all__ = ["BEFORE", "Row", "comparison", "evaluations", "lines", "plot", "render", "render_evaluations"]

@@ -136,8 +136,8 @@ def _read_run(folder: Path) -> Run:
     for key in ("learner.estimator", "data.name"):
         if recipe.get(key) is None:
             raise UserError(f"{file} does not say {key}, so {folder} is not the folder of an RL run")
-    metrics, torn = _read_rows(folder / "metrics.jsonl")
-    evals, torn_evals = _read_rows(folder / "evals.jsonl")
+    metrics, torn = read_rows(folder / "metrics.jsonl")
+    evals, torn_evals = read_rows(folder / "evals.jsonl")
     if any("by" not in row for row in evals):  # later evaluations by hand may have used other questions or samples
         evals = [row for row in evals if "by" not in row]
     names = {row.get("data") for row in evals}
@@ -151,7 +151,7 @@ def _read_run(folder: Path) -> Run:
     return Run(folder, recipe, _by_step(metrics), _by_step(evals), torn + torn_evals)
 
 
-def _read_rows(file: Path) -> tuple[list[dict[str, Any]], int]:
+def read_rows(file: Path) -> tuple[list[dict[str, Any]], int]:
     """The rows of a JSON-lines file and the number of lines that are none.
 
     A run killed mid-write leaves a torn line: the last, or, once it was resumed, one in the middle. A file without

@@ -169,10 +169,8 @@ def render(rows: Sequence[Row], format: str = "table") -> str:
         return text.getvalue()
     columns = _columns(rows)
     if format == "md":
-        lines = [list(columns), ["---" if name in _WORDS else "---:" for name in columns]]
-        lines += [[cell.replace("|", "\\|") for cell in line] for line in zip(*columns.values(), strict=True)]
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{_CAPTION}\n"
-    return _rich_table(columns)
+        return f"{markdown(columns, _WORDS)}\n{_CAPTION}\n"
+    return rich_table(columns, _WORDS, _CAPTION)
 
 
 _WORDS = ("estimator", "data", "note")
@@ -188,12 +186,12 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
         "estimator": [row.name for row in rows],
         "data": [row.data for row in rows],
         "seeds": [str(row.seeds) for row in rows],
-        "steps": [_number(row.steps, "d") for row in rows],
-        "pass@1 before": [_number(row.before, ".3f") for row in rows],
-        "pass@1": [_spread(row.pass_1, row.pass_1_spread) for row in rows],
-        "pass@8": [_spread(row.pass_8, row.pass_8_spread) for row in rows],
-        "update (s)": [_number(row.update_time, ".3g") for row in rows],
-        "step (s)": [_number(row.step_time, ".3g") for row in rows],
+        "steps": [number(row.steps, "d") for row in rows],
+        "pass@1 before": [number(row.before, ".3f") for row in rows],
+        "pass@1": [spread(row.pass_1, row.pass_1_spread) for row in rows],
+        "pass@8": [spread(row.pass_8, row.pass_8_spread) for row in rows],
+        "update (s)": [number(row.update_time, ".3g") for row in rows],
+        "step (s)": [number(row.step_time, ".3g") for row in rows],
         "speed-up": [f"{row.ratio:.2f}x" if row.ratio is not None else "–" for row in rows],
         "note": [row.note for row in rows],
     }
@@ -204,16 +202,24 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
     return columns
 
 
-def _rich_table(columns: dict[str, list[str]]) -> str:
+def markdown(columns: dict[str, list[str]], words: Sequence[str]) -> str:
+    """Columns of cells as a Markdown table; those of `words` to the left, the others to the right."""
+    lines = [list(columns), ["---" if name in words else "---:" for name in columns]]
+    lines += [[cell.replace("|", "\\|") for cell in line] for line in zip(*columns.values(), strict=True)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def rich_table(columns: dict[str, list[str]], words: Sequence[str], caption: str) -> str:
+    """Columns of cells as a table for a terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(caption=_CAPTION, caption_justify="left")
+    table = Table(caption=caption or None, caption_justify="left")
     for name in columns:
-        words = name in _WORDS
+        left = name in words
         table.add_column(
-            name, justify="left" if words else "right", no_wrap=name != "note", max_width=48 if words else None
+            name, justify="left" if left else "right", no_wrap=name != "note", max_width=48 if left else None
         )
     for cells in zip(*columns.values(), strict=True):
         table.add_row(*map(Text, cells))  # Text: a name in brackets is not rich's markup
@@ -222,9 +228,11 @@ def _rich_table(columns: dict[str, list[str]]) -> str:
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
-def _number(value: float | None, spec: str) -> str:
+def number(value: float | None, spec: str) -> str:
+    """A number as a cell; a dash for None."""
     return "–" if value is None else format(value, spec)
 
 
-def _spread(value: float | None, spread: float | None) -> str:
-    return _number(value, ".3f") + (f" ± {spread:.3f}" if value is not None and spread is not None else "")
+def spread(value: float | None, error: float | None) -> str:
+    """A number with what it may be off by, as a cell."""
+    return number(value, ".3f") + (f" ± {error:.3f}" if value is not None and error is not None else "")

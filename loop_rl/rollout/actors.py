@@ -12,7 +12,12 @@ from loop_rl.errors import UserError
 
 log = logging.getLogger(__name__)
 
-DEATHS = (RayActorError, ActorUnavailableError)
+
+class NotReady(RuntimeError):
+    """Raised by an actor that Ray has started anew, and that hasn't been given what it needs yet."""
+
+
+DEATHS = (RayActorError, ActorUnavailableError, NotReady)
 # Work whose worker died this often brings the run down: the fault is then likely the work's (memory, say).
 MAX_RETRIES = 3
 RESTART_SECONDS = 120.0

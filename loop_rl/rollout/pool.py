@@ -12,7 +12,7 @@ from torch import Tensor
 
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
-from loop_rl.rollout.actors import DEATHS, LOGS, MAX_RETRIES, answer, first_line
+from loop_rl.rollout.actors import DEATHS, LOGS, MAX_RETRIES, NotReady, answer, first_line
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampler import stream_groups, to_numpy, to_torch
 from loop_rl.rollout.sampling import Sampling
@@ -44,7 +44,7 @@ class RolloutWorker:
     def sample(self, prompts: list[list[int]], sampling: Sampling, seeds: list[int]) -> Iterator[tuple[int, Rollout]]:
         """The groups of these prompts as each ends, with its prompt's place, marked with the weights' version."""
         if self.model is None:
-            raise RuntimeError("this rollout worker was started anew and has no weights yet")
+            raise NotReady("this rollout worker was started anew and has no weights yet")
         yield from stream_groups(self.model, prompts, sampling, seeds, self.version)
 
     def environment(self) -> dict[str, str]:
@@ -55,9 +55,8 @@ class RolloutWorker:
 class RolloutPool:
     """`workers` rollout actors, on a Ray instance of this machine or on the cluster at `cluster`.
 
-    Ray, where this pool starts it, has `spare_cpus` CPUs more than the workers need, for other actors. A worker has a
-    GPU of its own if there are enough beside `learner_gpus`. Close it after use (it is a context manager); it shuts
-    down Ray only if it started it.
+    A worker has a GPU of its own where there are enough beside `learner_gpus`. Close the pool after use (it is a
+    context manager); it shuts down Ray only if it started it.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class RolloutPool:
         workers: int = 1,
         cluster: str | None = None,
         threads: int = 1,
-        spare_cpus: int = 0,
         learner_gpus: int = 1,
     ) -> None:
         self._owns_ray = not ray.is_initialized()
@@ -80,7 +78,7 @@ class RolloutPool:
                 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
                 ray.init(
                     address="local",
-                    num_cpus=workers + spare_cpus,
+                    num_cpus=workers,
                     include_dashboard=False,
                     log_to_driver=False,
                     logging_level=logging.ERROR,

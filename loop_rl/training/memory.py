@@ -19,6 +19,7 @@ from loop_rl.recipe import Recipe
 
 MIB = 2**20
 PROCESS = 500 * MIB  # an interpreter with torch, transformers and Ray, measured on Linux
+SCORER = 200 * MIB  # one without torch
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 _MEASURED_PROMPTS = 2000  # training prompts whose tokens are counted
 
@@ -85,15 +86,12 @@ _MENDS = {
 
 def estimate(recipe: Recipe) -> Memory:
     """Reads the model's configuration and the data (both checked as the run would) and adds up what the run needs."""
-    from loop_rl.data import load_dataset
-    from loop_rl.evaluation.reward_function import load_reward
-    from loop_rl.recipe import REWARDS
+    from loop_rl.evaluation.task import further_tasks, training_task
     from loop_rl.training.load import load_config, resolve_model
 
     config = load_config(recipe.model.path)
-    load_reward(recipe.reward.name)
-    splits = load_dataset(recipe.data, numeric=recipe.reward.name in REWARDS)
-    prompts = [example.prompt for example in splits.train[:_MEASURED_PROMPTS]]
+    further_tasks(recipe)
+    prompts = [example.prompt for example in training_task(recipe).splits.train[:_MEASURED_PROMPTS]]
     longest = _longest_prompt(prompts, resolve_model(recipe.model.path))
     return Memory(run_parts(recipe, config, longest), available_memory(), _device_available())
 
@@ -129,7 +127,9 @@ def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int) -> list[
         tokens = completions * rollout.max_completion_length + rollout.prompts_per_step * prompt_length
         copies = 3 if local else 1
         parts.append(Part("endpoint states", copies * tokens * config.hidden_size * item, on_device=False))
-    parts.append(Part("processes", (1 + local) * PROCESS, on_device=False))
+    scorers = 0 if rollout.cluster else recipe.reward.workers
+    processes = (1 + local) * PROCESS + scorers * SCORER
+    parts.append(Part("processes", processes, on_device=False))
     return parts
 
 

@@ -4,7 +4,9 @@ import dataclasses
 import json
 import logging
 import math
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from accelerate.utils import broadcast_object_list
 
 from loop_rl.data import Example
 from loop_rl.errors import UserError
-from loop_rl.evaluation import evaluate, record_evaluation
-from loop_rl.evaluation.reward_function import score as score_completions
+from loop_rl.evaluation import Scores, evaluate, record_evaluation
+from loop_rl.evaluation.reward_pool import RewardPool
+from loop_rl.evaluation.sample import Sampled, sample_and_submit
+from loop_rl.evaluation.task import Task
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.update import rollout_weights
 from loop_rl.recipe import Recipe
@@ -65,39 +69,53 @@ def train(recipe: Recipe, resume: bool = False, progress: bool = True) -> Path:
         recipe.rollout.cluster,
         recipe.run.threads or torch.get_num_threads(),
     )
-    with pool, mirrored(recipe, run) as mirror:
-        _lead(trainer, pool, run, progress, mirror, fresh=checkpoint is None)
+    with pool, RewardPool([task.reward for task in trainer.held_out], recipe.reward.workers) as scorer:
+        with mirrored(recipe, run) as mirror:
+            _lead(trainer, pool, scorer, run, progress, mirror, fresh=checkpoint is None)
     return run
 
 
-def _lead(trainer: Trainer, pool: RolloutPool, run: Path, progress: bool, mirror: Mirror, fresh: bool) -> None:
+def _lead(
+    trainer: Trainer,
+    pool: RolloutPool,
+    scorer: RewardPool,
+    run: Path,
+    progress: bool,
+    mirror: Mirror,
+    fresh: bool,
+) -> None:
     """The main rank's loop."""
     recipe = trainer.recipe
+    for note in scorer.notes:
+        print(f"loop-rl: {note}", file=sys.stderr)
     pool.send_weights(rollout_weights(trainer.model), trainer.step)
 
     with progress_bar(progress) as bar, stop_requests() as stop, (run / "metrics.jsonl").open("a") as metrics:
         task = bar.add_task("starting", total=recipe.run.max_steps, completed=trainer.step)
 
         def held_out() -> dict[str, Any]:
-            return _evaluate(trainer, pool, run, bar)
+            rows = [_evaluate(trainer, task, pool, scorer, run, bar) for task in trainer.held_out]
+            for task, row in zip(trainer.held_out, rows, strict=True):
+                prefix = "eval" if task is trainer.task else f"eval/{task.data}"
+                mirror.log({f"{prefix}/{k}": v for k, v in row.items() if isinstance(v, float)}, trainer.step)
+            return rows[0]
 
         def checkpoint() -> Path:
             return save_checkpoint(run / "checkpoints", trainer.step, trainer.save, recipe.run.keep_checkpoints)
 
         evaluation = held_out() if fresh and trainer.step == 0 else None
         while trainer.step < recipe.run.max_steps and not stop.is_set():
-            row = _step(trainer, pool, run)
+            row = _step(trainer, pool, scorer, run)
             metrics.write(json.dumps(row) + "\n")
             metrics.flush()
             mirror.log(row, trainer.step)
             shown = f"reward {row['reward']:.3f}" if row["reward"] is not None else "nothing scored"
-            if evaluation:
+            if evaluation and evaluation["pass@1"] is not None:
                 shown += f"  held-out pass@1 {evaluation['pass@1']:.3f} (step {evaluation['step']})"
             bar.update(task, completed=trainer.step, description=shown)
             last = trainer.step == recipe.run.max_steps
             if last or (recipe.eval.eval_steps and trainer.step % recipe.eval.eval_steps == 0):
                 evaluation = held_out()
-                mirror.log({f"eval/{k}": v for k, v in evaluation.items() if isinstance(v, float)}, trainer.step)
             if last or (recipe.run.save_steps and trainer.step % recipe.run.save_steps == 0):
                 checkpoint()
         if trainer.step < recipe.run.max_steps:
@@ -107,57 +125,62 @@ def _lead(trainer: Trainer, pool: RolloutPool, run: Path, progress: bool, mirror
             raise KeyboardInterrupt(f"stopped after step {trainer.step}; {saved} is complete, --resume goes on")
 
 
-def _step(trainer: Trainer, pool: RolloutPool, run: Path) -> dict[str, Any]:
+def _step(trainer: Trainer, pool: RolloutPool, scorer: RewardPool, run: Path) -> dict[str, Any]:
     """One RL step; returns its row of metrics."""
     start = time.perf_counter()
     examples, seeds = trainer.prompts(trainer.step)
-    prompts = [trainer.tokenizer(example.prompt).input_ids for example in examples]
-    rewards = torch.full((len(prompts), trainer.sampling.num_generations), math.nan, dtype=torch.float64)
-    texts: list[list[str]] = [[] for _ in prompts]
-    scoring = 0.0
-
-    def on_group(index: int, rollout: Rollout) -> None:
-        nonlocal scoring
-        began = time.perf_counter()
-        ids = [[int(token) for token in completion.token_ids] for completion in rollout.completions]
-        texts[index] = trainer.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        scores = score_completions(trainer.reward, [examples[index]] * len(ids), texts[index], ids)
-        rewards[index] = torch.tensor([math.nan if s is None else s for s in scores], dtype=torch.float64)
-        scoring += time.perf_counter() - began
-
-    rollouts = pool.generate(prompts, trainer.sampling, seeds, on_group)
+    sampled = sample_and_submit(
+        pool.generate, trainer.tokenizer, scorer, trainer.task.reward, examples, trainer.sampling, seeds
+    )
     generated = time.perf_counter()
+    scores = scorer.gather(sampled.tickets)
+    scored = time.perf_counter()
+    rewards = _matrix([score.rewards for score in scores])
     advantages = group_advantages(rewards)
     if trainer.accelerator.num_processes > 1:
-        broadcast_object_list([(rollouts, advantages)])
-    learned = trainer.learn(rollouts, advantages)
+        broadcast_object_list([(sampled.rollouts, advantages)])
+    learned = trainer.learn(sampled.rollouts, advantages)
     before_weights = time.perf_counter()
     pool.send_weights(rollout_weights(trainer.model), trainer.step)
     done = time.perf_counter()
-    _write_completions(run, trainer.step, examples, texts, rewards, advantages)
+    _write_completions(run, trainer.step, examples, sampled, scores, advantages)
     row = {
         "step": trainer.step,
-        **_reward_metrics(rewards, rollouts),
+        **_reward_metrics(rewards, scores, sampled.rollouts),
         **learned,
         "rollout/worker_restarts": pool.restarts,
-        "time/rollout": generated - start - scoring,
-        "time/reward": scoring,
+        "reward/worker_restarts": scorer.restarts,
+        "time/rollout": generated - start,
+        "time/reward": sum(score.seconds for score in scores),
+        "time/reward_wait": scored - generated,
         "time/weights": done - before_weights,
         "time/step": time.perf_counter() - start,
     }
     return {name: value if isinstance(value, int) or math.isfinite(value) else None for name, value in row.items()}
 
 
-def _reward_metrics(rewards: torch.Tensor, rollouts: list[Rollout]) -> dict[str, Any]:
-    """TRL's names. Equal rewards of a group carry no signal: `frac_reward_zero_std` is the share of such groups."""
+def _matrix(rows: Sequence[Sequence[float | None]]) -> torch.Tensor:
+    """float64 [groups, G]; NaN for None."""
+    return torch.tensor([[math.nan if value is None else value for value in row] for row in rows], dtype=torch.float64)
+
+
+def _reward_metrics(rewards: torch.Tensor, scores: Sequence[Scores], rollouts: list[Rollout]) -> dict[str, Any]:
+    """TRL's names; what was not scored is in no mean.
+
+    Equal rewards of a group carry no signal: `frac_reward_zero_std` is the share of such groups.
+    """
     lengths = np.array([len(c.token_ids) for r in rollouts for c in r.completions])
     cut = np.array([c.finish_reason == "length" for r in rollouts for c in r.completions])
-    scored = rewards[~rewards.isnan()]
     equal = (group_advantages(rewards).nan_to_num() == 0).all(-1)
     deviations = [group[~group.isnan()].std().item() for group in rewards if (~group.isnan()).sum() > 1]
+    parts: dict[str, float] = {}
+    for name in scores[0].parts:
+        mean, deviation = _mean_and_deviation(_matrix([score.parts[name] for score in scores]))
+        parts |= {f"rewards/{name}/mean": mean, f"rewards/{name}/std": deviation}
     return {
-        "reward": scored.mean().item() if len(scored) else math.nan,
+        "reward": _mean_and_deviation(rewards)[0],
         "reward_std": float(np.mean(deviations)) if deviations else 0.0,
+        **parts,
         "frac_reward_zero_std": equal.double().mean().item(),
         "reward_errors": int(rewards.isnan().sum()),
         "completions/mean_length": float(lengths.mean()),
@@ -168,8 +191,16 @@ def _reward_metrics(rewards: torch.Tensor, rollouts: list[Rollout]) -> dict[str,
     }
 
 
-def _evaluate(trainer: Trainer, pool: RolloutPool, run: Path, bar: Any) -> dict[str, Any]:
-    """pass@k on the held-out questions with the pool's present weights, written to the run folder."""
+def _mean_and_deviation(values: torch.Tensor) -> tuple[float, float]:
+    """Of the values that are no NaN; NaN where there are too few."""
+    scored = values[~values.isnan()]
+    return scored.mean().item(), scored.std().item() if len(scored) > 1 else math.nan
+
+
+def _evaluate(
+    trainer: Trainer, task: Task, pool: RolloutPool, scorer: RewardPool, run: Path, bar: Any
+) -> dict[str, Any]:
+    """pass@k on a task's held-out questions with the pool's present weights, written to the run folder."""
     recipe = trainer.recipe
     sampling = dataclasses.replace(
         trainer.sampling,
@@ -179,26 +210,28 @@ def _evaluate(trainer: Trainer, pool: RolloutPool, run: Path, bar: Any) -> dict[
         top_k=0,
         save_states=False,
     )
-    task = bar.add_task(f"held-out questions, step {trainer.step}", total=len(trainer.splits.test))
+    name = "held-out questions" if task is trainer.task else task.data
+    shown = bar.add_task(f"{name}, step {trainer.step}", total=len(task.splits.test))
     result = evaluate(
         pool.generate,
         trainer.tokenizer,
-        trainer.splits.test,
-        trainer.reward,
+        task.splits.test,
+        scorer,
+        task.reward,
         sampling,
         recipe.data.seed,
-        on_batch=lambda count: bar.advance(task, count),
+        on_batch=lambda count: bar.advance(shown, count),
     )
-    bar.remove_task(task)
-    return record_evaluation(run, trainer.step, recipe.data.name, result)
+    bar.remove_task(shown)
+    return record_evaluation(run, trainer.step, task.data, result)
 
 
 def _write_completions(
     run: Path,
     step: int,
     examples: list[Example],
-    texts: list[list[str]],
-    rewards: torch.Tensor,
+    sampled: Sampled,
+    scores: Sequence[Scores],
     advantages: torch.Tensor,
 ) -> None:
     """The step's first completions as parquet, with TRL's columns."""
@@ -210,11 +243,13 @@ def _write_completions(
             "step": step,
             "prompt": example.prompt,
             "completion": text,
-            "reward": float(rewards[i, j]),
-            "advantage": float(advantages[i, j]),
+            **{name: values[j] for name, values in scores[i].parts.items()},
+            "reward": scores[i].rewards[j],
+            "reason": scores[i].reasons[j],
+            "advantage": None if scores[i].rewards[j] is None else float(advantages[i, j]),
         }
         for i, example in enumerate(examples)
-        for j, text in enumerate(texts[i])
+        for j, text in enumerate(sampled.texts[i])
     ]
     folder = run / "completions"
     folder.mkdir(exist_ok=True)
@@ -230,6 +265,8 @@ def _check_run_folder(run: Path, recipe: Recipe, resume: bool) -> Path | None:
     if not (run / "recipe.yaml").is_file():
         raise UserError(f"there is no run to resume in {run}: check run.folder and run.name, or start without --resume")
     before, now = saved_recipe(run), yaml.safe_load(recipe.dump_yaml())
+    for values in (before, now):
+        values.get("reward", {}).pop("workers", None)  # how many score decides no score
     for section in ("model", "data", "reward", "rollout", "learner", "optim", "lora"):
         if before.get(section) != now.get(section):
             raise UserError(

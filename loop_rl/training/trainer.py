@@ -10,14 +10,14 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from safetensors.torch import load_file, save_file
 
-from loop_rl.data import Example, load_dataset
+from loop_rl.data import Example
 from loop_rl.errors import UserError
-from loop_rl.evaluation.reward_function import load_reward
+from loop_rl.evaluation.task import further_tasks, training_task
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import samples_of
 from loop_rl.learner.update import Learner, Objective, make_optimizer, rollout_weights
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.recipe import REWARDS, Recipe
+from loop_rl.recipe import Recipe
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.training.checkpoints import load_training_state, save_training_state
@@ -37,8 +37,8 @@ class Trainer:
         if torch.distributed.is_initialized():
             world = torch.distributed.get_world_size()
             assert world == self.accelerator.num_processes, "accelerate fell back to fewer processes than were launched"
-        self.reward = load_reward(recipe.reward.name)
-        self.splits = load_dataset(recipe.data, numeric=recipe.reward.name in REWARDS)
+        self.task = training_task(recipe)
+        self.held_out = [self.task, *further_tasks(recipe)]
         looped, self.tokenizer = load_model(recipe.model.path, recipe.model.dtype)
         self.looped: LoopedForCausalLM = looped.to(self.accelerator.device).eval()
         torch.manual_seed(recipe.run.seed)
@@ -75,12 +75,13 @@ class Trainer:
 
     def prompts(self, step: int) -> tuple[list[Example], list[int]]:
         """Examples and seeds of a step (0-based): a function of the step alone, one permutation an epoch."""
-        size, count = len(self.splits.train), self.recipe.rollout.prompts_per_step
+        train = self.task.splits.train
+        size, count = len(train), self.recipe.rollout.prompts_per_step
         chosen = []
         for place in range(step * count, (step + 1) * count):
             epoch, offset = divmod(place, size)
             order = np.random.default_rng([self.recipe.run.seed, 1, epoch]).permutation(size)
-            chosen.append(self.splits.train[order[offset]])
+            chosen.append(train[order[offset]])
         seeds = np.random.default_rng([self.recipe.run.seed, 2, step]).integers(2**62, size=count)
         return chosen, seeds.tolist()
 

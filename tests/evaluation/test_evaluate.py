@@ -1,143 +1,101 @@
-"""Evaluation on made-up rollouts: counts, seeds, rewards that are None, and what is written."""
+"""Evaluation on made-up rollouts: counts, seeds, rewards that are None, parts, and what is written."""
 
 import dataclasses
 import json
-from types import SimpleNamespace
 
 import pyarrow.parquet
 import pytest
 
-from loop_rl.data import Example
-from loop_rl.errors import UserError
-from loop_rl.evaluation import evaluate, load_reward, record_evaluation, score
+from loop_rl.evaluation import LocalScorer, RewardSpec, evaluate, record_evaluation
 from loop_rl.evaluation.evaluate import question_seeds
-from rewards.gsm8k import gsm8k_reward
+from loop_rl.evaluation.record import PartFiles
+from tests.evaluation.doubles import ANSWERS, EXAMPLES, Characters, Settings, completion, generator
+
+GSM8K = RewardSpec((("gsm8k", 1.0),))
+TOYS = "tests.evaluation.toy_rewards"
 
 
-class Characters:
-    """A tokenizer of one id a character."""
-
-    def __call__(self, text):
-        return SimpleNamespace(input_ids=[ord(character) for character in text])
-
-    def batch_decode(self, rows, skip_special_tokens):
-        assert skip_special_tokens
-        return ["".join(map(chr, row)) for row in rows]
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    num_generations: int
-    temperature: float = 1.0
-    save_states: bool = True
-
-
-def completion(text, reason="stop"):
-    return SimpleNamespace(token_ids=[ord(character) for character in text], finish_reason=reason)
-
-
-def generator(answers, calls=None):
-    """Generates `answers[prompt]`: a list of completions each."""
-
-    def generate(prompts, sampling, seeds):
-        assert not sampling.save_states
-        assert len(prompts) == len(seeds)
-        if calls is not None:
-            calls.extend(zip(prompts, seeds, strict=True))
-        return [SimpleNamespace(completions=answers["".join(map(chr, prompt))]) for prompt in prompts]
-
-    return generate
-
-
-EXAMPLES = [Example("one", "#### 1", 7), Example("two", "#### 2", 3), Example("odd", "no number", 5)]
-ANSWERS = {
-    "one": [completion(" #### 1")] * 2 + [completion(" #### 9")] * 6,
-    "two": [completion(" #### 5")] * 7 + [completion(" 2", "length")],
-    "odd": [completion(" #### 3")] * 8,
-}
+def run(generate, examples=EXAMPLES, samples=8, reward=GSM8K, **options):
+    with LocalScorer([reward]) as scorer:
+        return evaluate(generate, Characters(), examples, scorer, reward, Settings(samples), seed=0, **options)
 
 
 def test_counts_by_hand():
-    result = evaluate(generator(ANSWERS), Characters(), EXAMPLES, gsm8k_reward, Settings(8), seed=0, batch=2)
-    assert result.pass_1 == pytest.approx((2 / 8 + 1 / 8) / 2)
-    assert result.pass_8 == 1.0
-    assert result.stderr == pytest.approx(1 / 16)  # s of (1/4, 1/8) is 1/(8√2), over √2
-    assert result.mean_reward == pytest.approx(3 / 16)
-    assert result.not_scored == 8  # the question without a number
-    assert (result.questions, result.samples, result.truncated) == (3, 8, 1 / 24)
+    result = run(generator(ANSWERS), batch=2)
+    found = result.figures
+    assert found.passes[1] == (pytest.approx((2 / 8 + 1 / 8) / 2), pytest.approx(1 / 16))  # s of (1/4, 1/8) over √2
+    assert found.passes[8] == (1.0, 0.0)
+    assert found.reward == pytest.approx(3 / 16)
+    assert found.not_scored == 8  # the question without a number
+    assert (found.questions, result.samples, found.truncated) == (3, 8, 1 / 24)
     assert [row["reward"] for row in result.rows if row["index"] == 5] == [None] * 8
-
-
-def test_fewer_than_eight_samples_give_no_pass_at_8():
-    answers = {"one": ANSWERS["one"][1:5]}
-    result = evaluate(generator(answers), Characters(), EXAMPLES[:1], gsm8k_reward, Settings(4), seed=0)
-    assert (result.pass_1, result.pass_8, result.stderr) == (0.25, None, None)
+    assert [row["index"] for row in result.rows] == [7] * 8 + [3] * 8 + [5] * 8  # the examples' order, not arrival's
+    assert [row["sample"] for row in result.rows] == [*range(8)] * 3
+    assert result.rows[0]["reason"] == "correct" and result.rows[2]["reason"] == "wrong"
 
 
 def test_partial_credit_is_no_pass():
-    def half(completions, **columns):
-        return [0.5] * len(completions)
+    result = run(generator({"one": [completion("x")] * 3 + [completion("")]}), EXAMPLES[:1], 4, spec("length"))
+    assert result.figures.passes[1][0] == 0.75 and result.figures.reward == 0.75
+    assert result.figures.no_answer is None  # the function does not say
+    half = run(generator(ANSWERS), EXAMPLES[:2], reward=RewardSpec((("gsm8k", 0.5),)))
+    assert half.figures.reward == pytest.approx(0.5 * 3 / 16)  # weights scale the reward
+    assert half.figures.passes[1][0] == pytest.approx(3 / 16)  # and not what is correct
 
-    result = evaluate(generator(ANSWERS), Characters(), EXAMPLES, half, Settings(8), seed=0)
-    assert (result.pass_1, result.mean_reward) == (0.0, 0.5)
+
+def spec(*names):
+    return RewardSpec(tuple((f"{TOYS}:{name}", 1.0) for name in names))
 
 
 def test_a_question_is_sampled_alike_whatever_stands_beside_it():
     alone, together = [], []
-    evaluate(generator(ANSWERS, alone), Characters(), EXAMPLES[1:2], gsm8k_reward, Settings(8), seed=4)
-    evaluate(generator(ANSWERS, together), Characters(), EXAMPLES, gsm8k_reward, Settings(8), seed=4, batch=1)
+    run(generator(ANSWERS, alone), EXAMPLES[1:2])
+    run(generator(ANSWERS, together), batch=1)
     assert alone[0] == together[1]
     assert len({*question_seeds(0, range(500)), *question_seeds(1, range(500))}) == 1000
 
 
 def test_batches_and_progress():
     done = []
-    evaluate(
-        generator(ANSWERS), Characters(), EXAMPLES, gsm8k_reward, Settings(8), seed=0, batch=2, on_batch=done.append
-    )
-    assert done == [2, 1]
+    results = [run(generator(ANSWERS), batch=batch, on_batch=done.append) for batch in (2, 1, 3)]
+    assert done == [2, 1, 1, 1, 1, 3]
+    assert results[0] == results[1] == results[2]
 
 
 def test_wrong_groups_are_no_result():
     with pytest.raises(ValueError, match="groups of 4"):
-        evaluate(generator(ANSWERS), Characters(), EXAMPLES, gsm8k_reward, Settings(4), seed=0)
+        run(generator(ANSWERS), samples=4)
     with pytest.raises(ValueError, match="no examples"):
-        evaluate(generator(ANSWERS), Characters(), [], gsm8k_reward, Settings(4), seed=0)
+        run(generator(ANSWERS), examples=[])
 
 
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [([1.0], "1 rewards for 2"), ([1.0, float("nan")], "None for what"), (["x", 1], "numbers"), (None, "numbers")],
-)
-def test_bad_rewards_are_errors_and_not_zeros(returned, message):
-    with pytest.raises(UserError, match=message):
-        score(lambda **columns: returned, EXAMPLES[:2], ["a", "b"], [[1], [2]])
+def test_kept_batches_are_not_sampled_again(tmp_path):
+    whole, calls = run(generator(ANSWERS), batch=1), []
+    parts = PartFiles(tmp_path / "parts")
 
+    def stopping(prompts, sampling, seeds, on_group):
+        if "".join(map(chr, prompts[0])) == "odd":
+            raise KeyboardInterrupt
+        return generator(ANSWERS)(prompts, sampling, seeds, on_group)
 
-def test_a_failing_reward_function_is_named():
-    def broken(**columns):
-        raise KeyError("solution")
-
-    with pytest.raises(UserError, match=r"broken failed \(KeyError: 'solution'\)"):
-        score(broken, EXAMPLES[:1], ["a"], [[1]])
-
-
-def test_rewards_by_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own_reward_of_test.py").write_text("def f(completions, **columns): return [1.0] * len(completions)\n")
-    assert load_reward("gsm8k") is gsm8k_reward
-    assert load_reward("own_reward_of_test:f")(completions=["a"]) == [1.0]
-    for name, message in [
-        ("own_reward_of_test:g", "no function g"),
-        ("no_such_module_here:f", "can't import no_such_module_here"),
-        ("gsm9k", "unknown reward"),
-    ]:
-        with pytest.raises(UserError, match=message):
-            load_reward(name)
+    with pytest.raises(KeyboardInterrupt):
+        run(stopping, batch=1, parts=parts)
+    assert len(list(parts.folder.iterdir())) == 1  # the second batch was being scored
+    again = run(generator(ANSWERS, calls), batch=1, parts=parts)
+    assert again == whole
+    assert ["".join(map(chr, prompt)) for prompt, _ in calls] == ["two", "odd"]
+    calls.clear()
+    (parts.folder / "batch_00001.parquet").write_bytes(b"PAR1 cut off")
+    assert run(generator(ANSWERS, calls), batch=1, parts=parts) == whole
+    assert ["".join(map(chr, prompt)) for prompt, _ in calls] == ["two"]
 
 
 def test_record(tmp_path):
-    result = evaluate(generator(ANSWERS), Characters(), EXAMPLES, gsm8k_reward, Settings(8), seed=0)
+    level = [
+        dataclasses.replace(EXAMPLES[0], columns={"level": 3}),
+        dataclasses.replace(EXAMPLES[1], columns={"level": 1}),
+    ]
+    result = run(generator(ANSWERS), level)
     record_evaluation(tmp_path, 0, "arithmetic", result)
     with (tmp_path / "evals.jsonl").open("a") as file:
         file.write('{"step": 3, "pa')  # a process that died while writing
@@ -145,9 +103,22 @@ def test_record(tmp_path):
     lines = (tmp_path / "evals.jsonl").read_text().splitlines()
     assert len(lines) == 3
     first, last = json.loads(lines[0]), json.loads(lines[2])
-    assert first["pass@1"] == result.pass_1
-    assert first["pass@8"] == 1.0
-    assert (first["step"], first["questions"], first["samples"], first["temperature"]) == (0, 3, 8, 1.0)
+    for k in (1, 2, 4, 8):
+        assert first[f"pass@{k}"] == result.figures.passes[k][0]
+        assert first["stderr" if k == 1 else f"stderr@{k}"] == result.figures.passes[k][1]
+    assert (first["step"], first["questions"], first["samples"], first["temperature"]) == (0, 2, 8, 1.0)
+    assert list(first["by_level"]) == ["1", "3"]
+    assert first["by_level"]["3"]["pass@1"] == 0.25 and first["by_level"]["1"]["questions"] == 1
     assert (last["step"], last["data"], last["by"]) == (4, "some/where/mine.jsonl", "test")
-    table = pyarrow.parquet.read_table(tmp_path / "evals" / "step_4_mine.parquet")
+    table = pyarrow.parquet.read_table(tmp_path / last["file"])
+    assert last["file"] == "evals/step_4_mine.parquet"
     assert table.to_pylist() == result.rows
+    assert {"index", "sample", "seed", "reason", "level"} <= set(table.column_names)
+
+
+def test_fewer_than_eight_samples_give_no_pass_at_8(tmp_path):
+    result = run(generator({"one": ANSWERS["one"][1:6]}), EXAMPLES[:1], 5)
+    row = record_evaluation(tmp_path, 0, "x", result)
+    assert (row["pass@1"], row["pass@8"], row["stderr"]) == (0.2, None, None)
+    assert [key for key in row if key.startswith("pass@")] == ["pass@1", "pass@2", "pass@4", "pass@8"]
+    assert "stderr@8" not in row

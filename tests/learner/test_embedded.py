@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from loop_rl.data import load_dataset
-from loop_rl.evaluation import evaluate
+from loop_rl.evaluation import LocalScorer, RewardSpec, evaluate
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import samples_of
 from loop_rl.learner.objective import group_advantages
@@ -15,7 +15,6 @@ from loop_rl.recipe import DataSection
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.training.load import load_model
-from rewards.gsm8k import gsm8k_reward
 
 SAMPLING = Sampling(8, 64, depth=6, eos_token_ids=(2,))
 
@@ -78,7 +77,16 @@ def test_endpoint_gradients_match_full_bptt(embedded, batch) -> None:
 
 def test_there_is_room_to_learn(embedded) -> None:
     model, tokenizer, splits = embedded
+    reward = RewardSpec((("gsm8k", 1.0),))
     result = evaluate(
-        lambda *args: sample_groups(model, *args), tokenizer, splits.test, gsm8k_reward, SAMPLING, seed=0, batch=50
+        lambda *args: sample_groups(model, *args),
+        tokenizer,
+        splits.test,
+        LocalScorer([reward]),
+        reward,
+        SAMPLING,
+        seed=0,
+        batch=50,
     )
-    assert 0.2 <= result.pass_1 <= 0.6
+    pass_1, _ = result.figures.passes[1]
+    assert 0.2 <= pass_1 <= 0.6

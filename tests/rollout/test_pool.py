@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import ray
 
+from loop_rl.rollout.actors import answer
 from loop_rl.rollout.pool import RolloutPool
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
@@ -66,6 +67,17 @@ def test_a_killed_worker_costs_a_retry(pool) -> None:
     assert_same(rollouts, sample_groups(model, PROMPTS, SAMPLING, SEEDS))
     assert {rollout.version for rollout in rollouts} == {7}
     assert pool.restarts >= 1
+
+
+def test_a_worker_that_died_while_idle_gets_its_weights_again(pool) -> None:
+    model = tiny_model()
+    pool.send_weights(model.state_dict(), 8)
+    pid = int(ray.get(pool.workers[1].environment.remote())["pid"])
+    os.kill(pid, signal.SIGKILL)
+    assert int(answer(lambda: pool.workers[1].environment.remote(), "worker 1")["pid"]) != pid  # back, without weights
+    before = pool.restarts
+    assert_same(pool.generate(PROMPTS, SAMPLING, SEEDS), sample_groups(model, PROMPTS, SAMPLING, SEEDS))
+    assert pool.restarts == before + 1
 
 
 def test_workers_see_the_environment(pool) -> None:

@@ -112,7 +112,7 @@ def test_every_step_draws_its_prompts_from_its_number(model_folder: Path, tmp_pa
     trainer = Trainer(load_recipe(recipe_file(tmp_path, model_folder)))
     drawn = [example.index for step in range(10) for example in trainer.prompts(step)[0]]
     for epoch in range(3):
-        assert sorted(drawn[10 * epoch : 10 * epoch + 10]) == sorted(e.index for e in trainer.splits.train)
+        assert sorted(drawn[10 * epoch : 10 * epoch + 10]) == sorted(e.index for e in trainer.task.splits.train)
     assert drawn[:10] != drawn[10:20]
     again = Trainer(load_recipe(recipe_file(tmp_path, model_folder)))
     assert again.prompts(7) == trainer.prompts(7)

@@ -1,0 +1,68 @@
+"""What samples say: pass@k with standard errors, mean reward, and how many were cut, empty-handed or not scored."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from loop_rl.evaluation.pass_at_k import mean_and_error, pass_at_k
+
+# Columns that an evaluation is broken down by, where the data set has them.
+BREAKDOWNS = ("level", "subject")
+NO_ANSWER = "no answer"
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """Figures of some questions' samples.
+
+    passes: by k (1 and the powers of two up to the samples of a question), the mean of pass@k over the questions that
+    have k scored samples, and its standard error over questions; None where there are too few. reward: mean over
+    scored samples. truncated, no_answer: shares of all samples that were cut at the length cap, and in which the
+    reward found no answer (None: it does not say). not_scored: samples without a reward.
+    """
+
+    passes: dict[int, tuple[float | None, float | None]]
+    reward: float | None
+    questions: int
+    truncated: float
+    no_answer: float | None
+    not_scored: int
+
+
+def figures(rows: Sequence[dict[str, Any]], samples: int) -> Figures:
+    """The figures of rows as evaluate makes them: `samples` of each question, one question after another."""
+    counts = []
+    for start in range(0, len(rows), samples):
+        scored = [row["correct"] for row in rows[start : start + samples] if row["correct"] is not None]
+        counts.append((len(scored), sum(scored)))
+    passes = {
+        k: mean_and_error([pass_at_k(scored, correct, k) for scored, correct in counts if scored >= k])
+        for k in powers_of_two(samples)
+    }
+    rewards = [row["reward"] for row in rows if row["reward"] is not None]
+    reasons = [row["reason"] for row in rows if row["reason"] is not None]
+    return Figures(
+        passes=passes,
+        reward=mean_and_error(rewards)[0],
+        questions=len(counts),
+        truncated=sum(row["finish_reason"] == "length" for row in rows) / len(rows),
+        no_answer=sum(reason.startswith(NO_ANSWER) for reason in reasons) / len(rows) if reasons else None,
+        not_scored=len(rows) - len(rewards),
+    )
+
+
+def breakdown(rows: Sequence[dict[str, Any]], samples: int) -> dict[str, dict[str, Figures]]:
+    """The figures of each level and each subject, where the rows have such columns; values in order."""
+    parts: dict[str, dict[str, Figures]] = {}
+    for column in BREAKDOWNS:
+        if rows and column in rows[0]:
+            values = sorted({row[column] for row in rows})
+            parts[column] = {v: figures([row for row in rows if row[column] == v], samples) for v in values}
+    return parts
+
+
+def powers_of_two(limit: int) -> list[int]:
+    """1, 2, 4, ... up to the limit."""
+    return [2**exponent for exponent in range(limit.bit_length())]

@@ -1,0 +1,176 @@
+"""Scoring on CPU processes beside the sampling: reward workers as Ray actors, and the pool that feeds them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from loop_rl.data import Example
+from loop_rl.errors import UserError
+from loop_rl.evaluation.reward import Reward, RewardSpec, Scores
+from loop_rl.rollout.actors import DEATHS, LOGS, MAX_RETRIES, NotReady, answer, first_line
+
+log = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A UserError of a worker, as a value: raised there, Ray would bury its line in a traceback."""
+
+    message: str
+
+
+# No share of Ray's CPUs: scoring has room on a cluster whose CPUs the rollout workers fill.
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD")
+class RewardWorker:
+    """Scores completions. A restarted worker has no rewards until the pool starts it again."""
+
+    def __init__(self, folder: str) -> None:
+        if folder not in sys.path:  # the user's own functions lie where the command was called
+            sys.path.append(folder)
+        self._rewards: dict[RewardSpec, Reward] = {}
+
+    def start(self, specs: list[RewardSpec]) -> list[str] | Refusal:
+        """Load the rewards and let them get ready; what they say."""
+
+        def load() -> list[str]:
+            self._rewards = {spec: Reward(spec) for spec in specs}
+            return [line for reward in self._rewards.values() for line in reward.start()]
+
+        return _or_refusal(load)
+
+    def score(
+        self, spec: RewardSpec, examples: Sequence[Example], completions: Sequence[str], ids: Sequence[list[int]]
+    ) -> Scores | Refusal:
+        """See Reward.score."""
+        if spec not in self._rewards:
+            raise NotReady("this reward worker was started anew and has no rewards yet")
+        return _or_refusal(lambda: self._rewards[spec].score(examples, completions, ids))
+
+    def close(self) -> None:
+        """End what the rewards began."""
+        for reward in self._rewards.values():
+            reward.close()
+
+    def pid(self) -> int:
+        """The worker's process id."""
+        return os.getpid()
+
+
+def _or_refusal(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except UserError as error:
+        return Refusal(str(error))
+
+
+class _Ticket:
+    """Completions to score, and their scores once there are some."""
+
+    def __init__(self, *work: Any) -> None:
+        self.work = work
+        self.deaths = 0
+        self.scores: Scores | None = None
+
+
+class RewardPool:
+    """`workers` reward actors on the Ray instance that is running. Close it after use (it is a context manager).
+
+    Work goes to the worker with the least of it at once; what a worker had when it died is scored again by its
+    successor. A reward that can't be started raises UserError here, before anything is sampled.
+    """
+
+    def __init__(self, specs: Sequence[RewardSpec], workers: int = 1) -> None:
+        self._specs = list(dict.fromkeys(specs))
+        self.workers = [RewardWorker.remote(os.getcwd()) for _ in range(workers)]
+        self.restarts = 0
+        self._queues: list[dict[Any, _Ticket]] = [{} for _ in self.workers]  # in order of submission
+        try:
+            lines = [line for worker in range(workers) for line in self._start(worker)]
+        except BaseException:
+            self.close()
+            raise
+        self.notes = list(dict.fromkeys(lines))
+
+    def _start(self, worker: int) -> list[str]:
+        start = self.workers[worker].start
+        return _accepted(answer(lambda: start.remote(self._specs), f"reward worker {worker}"))
+
+    def submit(
+        self, spec: RewardSpec, examples: Sequence[Example], completions: Sequence[str], ids: Sequence[list[int]]
+    ) -> _Ticket:
+        """See Scorer."""
+        self._collect(wait=False)
+        ticket = _Ticket(spec, list(examples), list(completions), list(ids))
+        self._send(min(range(len(self.workers)), key=lambda worker: len(self._queues[worker])), ticket)
+        return ticket
+
+    def gather(self, tickets: Sequence[_Ticket]) -> list[Scores]:
+        """See Scorer."""
+        while any(ticket.scores is None for ticket in tickets):
+            self._collect(wait=True)
+        return [ticket.scores for ticket in tickets if ticket.scores is not None]
+
+    def _send(self, worker: int, ticket: _Ticket) -> None:
+        self._queues[worker][self.workers[worker].score.remote(*ticket.work)] = ticket
+
+    def _collect(self, wait: bool) -> None:
+        """Takes in the scores that are there; with `wait`, at least one."""
+        places = {reference: worker for worker, queue in enumerate(self._queues) for reference in queue}
+        if not places:
+            return
+        references = list(places)
+        ready, _ = ray.wait(references, num_returns=1 if wait else len(references), timeout=None if wait else 0)
+        for reference in ready:
+            worker = places[reference]
+            ticket = self._queues[worker].pop(reference, None)
+            if ticket is None:
+                continue  # sent again meanwhile, with all that its worker had
+            try:
+                ticket.scores = _accepted(ray.get(reference))
+            except DEATHS as error:
+                self._again(worker, ticket, error)
+
+    def _again(self, worker: int, ticket: _Ticket, error: Exception) -> None:
+        """Restart a dead worker and give it back what it had, first what it died on."""
+        self.restarts += 1
+        ticket.deaths += 1
+        lost = [ticket, *self._queues[worker].values()]
+        self._queues[worker].clear()
+        log.warning("reward worker %d died (%s); scoring its %d groups again", worker, first_line(error), len(lost))
+        if ticket.deaths > MAX_RETRIES:
+            raise UserError(
+                f"reward worker {worker} died {ticket.deaths} times on the same completions ({first_line(error)}); "
+                f"{LOGS}; no reward was made up for them"
+            ) from error
+        self._start(worker)
+        for one in lost:
+            self._send(worker, one)
+
+    def __enter__(self) -> RewardPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers and what their rewards began."""
+        if ray.is_initialized():
+            ray.wait([w.close.remote() for w in self.workers], num_returns=len(self.workers), timeout=_CLOSE_SECONDS)
+            for worker in self.workers:
+                ray.kill(worker)
+        self.workers = []
+
+
+def _accepted(value: Any) -> Any:
+    if isinstance(value, Refusal):
+        raise UserError(value.message)
+    return value

@@ -1,0 +1,51 @@
+"""A tokenizer, sampling settings and completions that need no model."""
+
+import dataclasses
+from types import SimpleNamespace
+
+from loop_rl.data import Example
+
+
+class Characters:
+    """A tokenizer of one id a character."""
+
+    def __call__(self, text):
+        return SimpleNamespace(input_ids=[ord(character) for character in text])
+
+    def batch_decode(self, rows, skip_special_tokens):
+        assert skip_special_tokens
+        return ["".join(map(chr, row)) for row in rows]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    num_generations: int
+    temperature: float = 1.0
+    save_states: bool = True
+
+
+def completion(text, reason="stop"):
+    return SimpleNamespace(token_ids=[ord(character) for character in text], finish_reason=reason, seed=len(text))
+
+
+def generator(answers, calls=None):
+    """Generates `answers[prompt]`: a list of completions each; the last prompt's first."""
+
+    def generate(prompts, sampling, seeds, on_group):
+        assert not sampling.save_states
+        if calls is not None:
+            calls.extend(zip(prompts, seeds, strict=True))
+        groups = [SimpleNamespace(completions=answers["".join(map(chr, prompt))]) for prompt in prompts]
+        for index in reversed(range(len(groups))):
+            on_group(index, groups[index])
+        return groups
+
+    return generate
+
+
+EXAMPLES = [Example("one", "#### 1", 7), Example("two", "#### 2", 3), Example("odd", "no number", 5)]
+ANSWERS = {
+    "one": [completion(" #### 1")] * 2 + [completion(" #### 9")] * 6,
+    "two": [completion(" #### 5")] * 7 + [completion(" 2", "length")],
+    "odd": [completion(" #### 3")] * 8,
+}

@@ -1,0 +1,146 @@
+"""Rewards by name, alone and weighted: what functions are called with, and what is made of their answers."""
+
+import pytest
+
+from loop_rl.data import Example
+from loop_rl.errors import UserError
+from loop_rl.evaluation import LocalScorer, Reward, RewardSpec, load_reward, reward_spec
+from loop_rl.evaluation.reward_function import check_columns, score
+from loop_rl.recipe import DataSection, RewardSection
+from rewards.gsm8k import gsm8k_reward, gsm8k_strict_reward
+from tests.evaluation import toy_rewards
+
+TOYS = "tests.evaluation.toy_rewards"
+EXAMPLES = [Example("p", "7", 0, {"level": 2}), Example("q", "8", 1, {"level": 5})]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [([1.0], "1 rewards for 2"), ([1.0, float("nan")], "None for what"), (["x", 1], "numbers"), (None, "numbers")],
+)
+def test_bad_rewards_are_errors_and_not_zeros(returned, message):
+    with pytest.raises(UserError, match=message):
+        score(lambda **columns: returned, EXAMPLES, ["a", "b"], [[1], [2]])
+
+
+@pytest.mark.parametrize("error", [KeyError("solution"), SystemExit(0)])
+def test_a_failing_reward_function_is_named(error):
+    def broken(**columns):
+        raise error
+
+    with pytest.raises(
+        UserError, match=r"broken failed \((KeyError: 'solution'|SystemExit: 0)\); no reward was made up"
+    ):
+        score(broken, EXAMPLES[:1], ["a"], [[1]])
+
+
+def test_columns_and_logs_are_passed_by_name_to_those_who_take_them():
+    seen = {}
+
+    def named(prompts, completions, completion_ids, level):
+        seen["named"] = level
+        return [0.0] * len(completions)
+
+    def anything(**columns):
+        seen["anything"] = columns
+        columns["log_metric"]("speed", 1.0)
+        columns["log_extra"]("other", [1, 2])
+        columns["log_extra"]("reason", ["wrong", "wrong: late"])
+        return [0, None]
+
+    assert score(named, EXAMPLES, ["a", "b"], [[1], [2]]) == ([0.0, 0.0], None)
+    assert seen["named"] == [2, 5]
+    assert score(anything, EXAMPLES, ["a", "b"], [[1], [2]]) == ([0.0, None], ["wrong", "wrong: late"])
+    assert seen["anything"]["answer"] == ["7", "8"] and seen["anything"]["level"] == [2, 5]
+    assert seen["anything"]["prompts"] == ["p", "q"] and seen["anything"]["completion_ids"] == [[1], [2]]
+
+    def short(completions, log_extra, **columns):
+        log_extra("reason", ["one"])
+        return [0.0, 0.0]
+
+    with pytest.raises(UserError, match="1 reasons for 2"):
+        score(short, EXAMPLES, ["a", "b"], [[1], [2]])
+
+
+def test_a_column_that_is_not_there_is_named_before_anything_is_sampled():
+    with pytest.raises(
+        UserError, match="needs the column 'folder', which the data does not have; it has answer, level"
+    ):
+        check_columns("marks", toy_rewards.marks, EXAMPLES[0])
+    check_columns("gsm8k", gsm8k_reward, EXAMPLES[0])
+    check_columns("max", max, EXAMPLES[0])  # a builtin that does not say
+
+
+def test_rewards_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_reward_of_test.py").write_text("def f(completions, **columns): return [1.0] * len(completions)\n")
+    assert load_reward("gsm8k") is gsm8k_reward
+    assert load_reward("gsm8k_strict") is gsm8k_strict_reward
+    assert load_reward("own_reward_of_test:f")(completions=["a"]) == [1.0]
+    for name, message in [
+        ("own_reward_of_test:g", "no function g"),
+        ("no_such_module_here:f", "can't import no_such_module_here"),
+        ("gsm9k", "unknown reward"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            load_reward(name)
+
+
+def test_the_reward_of_a_recipe_is_the_named_one_or_the_datas_own():
+    arithmetic = DataSection(name="arithmetic")
+    assert reward_spec(RewardSection(), arithmetic).functions == (("gsm8k", 1.0),)
+    assert reward_spec(RewardSection(), DataSection(name="math500")).functions == (("math500", 1.0),)
+    assert reward_spec(RewardSection(name="a:b"), arithmetic).functions == (("a:b", 1.0),)
+    several = RewardSection(functions={"gsm8k": 1, "a:b": 0.5})
+    assert reward_spec(several, arithmetic).functions == (("gsm8k", 1.0), ("a:b", 0.5))
+
+
+def test_a_weighted_sum_is_worked_out_by_hand():
+    spec = RewardSpec(((f"{TOYS}:digits", 2.0), (f"{TOYS}:length", -0.25)))
+    scores = Reward(spec).score([EXAMPLES[0]] * 4, ["7", "88", "?", ""], [[1]] * 4)
+    assert scores.rewards == [2.0 - 0.25, -0.5, None, 0.0]
+    assert scores.parts == {f"{TOYS}:digits": [1.0, 0.0, None, 0.0], f"{TOYS}:length": [1.0, 2.0, 1.0, 0.0]}
+    assert scores.reasons == ["correct", "wrong", "not scored: a question mark", "no answer"]
+    assert scores.correct == [True, False, None, False]  # the first function's, whatever the sum
+    swapped = Reward(RewardSpec(spec.functions[::-1])).score([EXAMPLES[0]] * 3, ["7", "?", ""], [[1]] * 3)
+    assert swapped.rewards == [1.75, None, 0.0]
+    assert swapped.correct == [True, None, False]
+    assert swapped.reasons == [None, "not scored: a question mark", None]
+
+
+def test_modules_are_started_and_closed_once():
+    toy_rewards.STARTED.clear()
+    spec = RewardSpec(((f"{TOYS}:digits", 1.0), (f"{TOYS}:length", 1.0), ("gsm8k", 1.0)))
+    with LocalScorer([spec]) as scorer:
+        assert "toys are guarded" in scorer.notes
+        assert toy_rewards.STARTED == ["started"]
+    assert toy_rewards.STARTED == ["started", "closed"]
+
+
+def test_a_module_that_cannot_start_is_refused(monkeypatch):
+    monkeypatch.setenv("TOY_FAULT", "no namespaces")
+    with pytest.raises(UserError, match="toy_rewards:length can't be used: no sandbox: no namespaces"):
+        LocalScorer([RewardSpec(((f"{TOYS}:length", 1.0),))])
+
+
+def test_a_data_file_is_handed_to_the_module_that_uses_one(monkeypatch):
+    seen = []
+    monkeypatch.setattr(toy_rewards, "use_data", seen.append, raising=False)
+    Reward(RewardSpec(((f"{TOYS}:length", 1.0),), "/data/file.gz")).start()
+    assert seen == ["/data/file.gz"]
+
+
+def test_the_source_follows_the_code_that_scores(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "own_rewards_of_test"
+    package.mkdir()
+    files = {name: package / f"{name}.py" for name in ("mine", "used", "other")}
+    files["mine"].write_text("from own_rewards_of_test.used import worth\n\ndef f(completions, **c): return worth()\n")
+    files["used"].write_text("def worth(): return [1.0]\n")
+    files["other"].write_text("import own_rewards_of_test.mine\n")
+    reward = Reward(RewardSpec((("own_rewards_of_test.mine:f", 1.0),)))
+    seen = [reward.source()]
+    for name in ("other", "mine", "used"):
+        files[name].write_text(files[name].read_text() + "# changed\n")
+        seen.append(reward.source())
+    assert seen[0] == seen[1] and len(set(seen)) == 3
