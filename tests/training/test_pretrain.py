@@ -16,8 +16,9 @@ from loop_rl.models.initial_state import initial_state
 from loop_rl.recipe import load_recipe
 from loop_rl.training import pretrain as module
 from loop_rl.training.checkpoints import latest_checkpoint
-from loop_rl.training.pretrain import Pretrainer, load_tokenizer, make_optimizer, pretrain, truncated_loss
+from loop_rl.training.pretrain import Pretrainer, pretrain, truncated_loss
 from loop_rl.training.pretrain_recipe import PretrainRecipe
+from loop_rl.training.text_trainer import load_tokenizer, make_optimizer
 
 SIZES = dict(hidden_size=32, intermediate_size=48, num_attention_heads=2, num_key_value_heads=1, head_dim=16)
 
@@ -187,7 +188,7 @@ def test_updates_that_are_never_finite_stop_the_run(tmp_path, monkeypatch):
 
 def test_decay_is_on_matrices_only(tmp_path):
     trainer = Pretrainer(recipe_for(tmp_path))
-    decayed, rest = make_optimizer(trainer.model, trainer.recipe).param_groups
+    decayed, rest = make_optimizer(trainer.model, trainer.recipe.optim).param_groups
     assert decayed["weight_decay"] == 0.1 and all(p.dim() >= 2 for p in decayed["params"])
     assert rest["weight_decay"] == 0.0 and all(p.dim() < 2 for p in rest["params"])
     assert len(decayed["params"]) + len(rest["params"]) == len(list(trainer.model.parameters()))
