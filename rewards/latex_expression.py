@@ -44,7 +44,7 @@ def parse_expression(tokens: Sequence[Token]) -> Expr:
         Unreadable: they write none, or one beyond the bounds.
     """
     parser = _Parser(list(tokens))
-    value = parser.sum()
+    value = parser.quotient()
     if parser.left():
         raise Unreadable(f"{parser.peek().text!r} where nothing was expected")
     return value
@@ -200,14 +200,17 @@ class _Parser:
 
     def group(self, opening: str) -> Expr:
         bars, self.bars = self.bars, 0
-        value = self.sum()
-        if self.takes("over"):
-            value = divide(value, self.sum())
-        elif self.takes("choose"):
-            value = binomial(value, self.sum())
+        value = self.quotient()
         self.expect(_CLOSING[opening])
         self.bars = bars
         return value
+
+    def quotient(self) -> Expr:
+        r"""A sum, or two with TeX's infix `\over` or `\choose` between them."""
+        value = self.sum()
+        if self.takes("over"):
+            return divide(value, self.sum())
+        return binomial(value, self.sum()) if self.takes("choose") else value
 
     def primary(self) -> Expr:
         token = self.peek()
@@ -272,7 +275,7 @@ class _Parser:
             return _letter(name[0])
         if self.takes("_"):
             name += "_" + self.subscript()
-        while self.takes("'", "mark"):
+        while self.takes("'"):
             name += "'"
         return _letter(name)
 

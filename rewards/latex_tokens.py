@@ -61,7 +61,8 @@ _SYNONYMS = {
     **{"pm": "+-", "mp": "-+", "in": "in", "cup": "cup", "cap": "cap", "setminus": "minus", "backslash": "minus"},
     **{"lfloor": "floor(", "rfloor": "floor)", "lceil": "ceil(", "rceil": "ceil)", "langle": "<(", "rangle": ")>"},
     **{"over": "over", "choose": "choose", "overline": "overline", "bar": "overline", "vec": "overline"},
-    **dict.fromkeys(["angle", "triangle", "prime"], "mark"),
+    **dict.fromkeys(["angle", "triangle", "measuredangle"], "mark"),
+    "prime": "'",
 }
 _LAYOUT = frozenset(
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle limits "
@@ -94,7 +95,7 @@ _SCAN = (
     rf"(?P<repeating>{_REPEATING})|(?P<grouped>(?:{_SEPARATED}|{_BLANKS}@COMMAS){_TAIL})|(?P<number>{_NUMBER})"
     r"|(?P<degree>\^\s?\{?\s?\\(?:circ|degree)\s?\}?|\\degree)|(?P<space>\s+|\\[ ,;:!>]|~|&nbsp;)"
     r"|(?P<command>\\[A-Za-z]+)|(?P<word>[A-Za-z]+)|(?P<row>\\\\(?:\[[^\]]{0,20}\])?)|(?P<escaped>\\[{}%$|#&_])"
-    r"|(?P<op><=|>=|!=|\*\*|[-+*/^_(){}\[\]|!=<>,.;:'&])|(?P<percent>%)|(?P<money>[$€£¥₹])"
+    r"|(?P<op><=|>=|!=|\*\*|[-+*/^_(){}\[\]|!=<>,.;:'&])|(?P<percent>%)|(?P<money>[$€£¥₹¢])"
 )
 _OUTSIDE = re.compile(_SCAN.replace("@COMMAS", f"|{_COMMAS}"))
 _INSIDE = re.compile(_SCAN.replace("@COMMAS", ""))

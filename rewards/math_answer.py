@@ -3,7 +3,7 @@ r"""The structure of an answer: which kind of object it is, and of what parts. S
 import re
 from collections.abc import Iterator, Sequence
 
-from sympy import nan, oo, zoo
+from sympy import Expr, Integer, nan, oo, zoo
 
 from rewards.latex_expression import parse_expression
 from rewards.latex_tokens import Token, Unreadable, tokenize
@@ -30,7 +30,8 @@ def read(text: str) -> Answer:
     """
     # an even number of dollars delimits formulas, a lone one is money
     dollars = len(re.findall(r"(?<!\\)\$", text)) % 2 == 0
-    text = re.sub(r"\\[()\[\]]" + (r"|(?<!\\)\$" if dollars else ""), " ", text)
+    text = re.sub(r"(?<!\\)\\[()\[\]]" + (r"|(?<!\\)\$" if dollars else ""), " ", text)
+    text = re.sub(r"\A\s*\*\*|\*\*\s*\Z", "", text)  # Markdown's bold
     try:
         return _read(_trim(tokenize(text)), 0)
     except RecursionError:
@@ -44,7 +45,7 @@ def _is(token: Token, *texts: str) -> bool:
 def _trim(tokens: Tokens) -> Tokens:
     """Without the punctuation at the end, an `=` in front, and a choice's label before its value."""
     tokens = list(tokens)
-    while tokens and _is(tokens[-1], ".", ",", ";", ":"):
+    while tokens and _is(tokens[-1], ".", ",", ";", ":", "\\\\"):
         tokens.pop()
     while tokens and _is(tokens[0], "=", "~", ":"):
         tokens.pop(0)
@@ -119,9 +120,9 @@ def _read(tokens: Tokens, depth: int) -> Answer:
     parts = [part for at, part in enumerate(parts) if part or at == 0 or marks[at - 1] not in (",", ";")]
     read_parts = [_read(part, depth + 1) for part in parts]
     joint = {"or": "cup", "and": "cap"}.get(marks[-1], "")
-    names = {part.name for part in read_parts if isinstance(part, Named) and isinstance(part.value, Interval)}
-    if joint and len(names) == 1 and all(isinstance(part, Named) for part in read_parts):
-        return Named(names.pop(), Combined(joint, tuple(part.value for part in read_parts)))  # type: ignore[union-attr]
+    named = [part for part in read_parts if isinstance(part, Named) and isinstance(part.value, Interval | Combined)]
+    if joint and len(named) == len(parts) and len({part.name for part in named}) == 1:
+        return Named(named[0].name, Combined(joint, tuple(part.value for part in named)))
     return _group("list", read_parts)
 
 
@@ -140,13 +141,15 @@ def _group(kind: str, items: Sequence[Answer]) -> Group:
 
 def _words(tokens: Tokens) -> Answer | None:
     r"""Text, where there is nothing else: `\text{...}`, or bare words of which one has three letters or more."""
-    if any(token.kind not in ("text", "word") and not _is(token, "-", "'") for token in tokens):
+    spelled = [token for token in tokens if token.kind in ("text", "word")]
+    named = ("fn",) if len(spelled) > 1 else ()  # "one floor down" is text, "log abc" isn't
+    if any(token.kind not in ("text", "word", *named) and not _is(token, "-", "'") for token in tokens):
         return None
     wrapped = any(token.kind == "text" for token in tokens)
     lengths = [len(token.text) for token in tokens if token.kind == "word"]
     if not wrapped and (max(lengths) < 3 or (len(lengths) < len(tokens) and min(lengths) < 3)):
         return None
-    words = plain_words(" ".join(token.text for token in tokens if token.kind in ("text", "word")))
+    words = plain_words(" ".join(token.text for token in tokens))
     if words in ("all real numbers", "all reals", "real numbers"):
         return Known("Reals")
     return Words(words, None if wrapped or len(tokens) > 1 else parse_expression(tokens))
@@ -165,7 +168,7 @@ def _single(tokens: Tokens, depth: int) -> Answer:
             return Combined(operator, tuple(_read(part, depth + 1) for part in parts))
     if len(tokens) == 1 and tokens[0].kind == "set":
         return Known(tokens[0].text)
-    if tokens[0].kind == "env":
+    if tokens[-1].kind == "env":
         return _grid(tokens)
     if _enclosed(tokens) and not _is(tokens[0], "{"):
         return _bracketed(tokens, depth)
@@ -215,13 +218,25 @@ def _bracketed(tokens: Tokens, depth: int) -> Answer:
 
 
 def _grid(tokens: Tokens) -> Grid:
-    name = tokens[0].text.removeprefix("begin ")
-    if name not in _MATRICES or tokens[-1].text != f"end {name}":
+    start = next(at for at, token in enumerate(tokens) if token.kind == "env")
+    name = tokens[start].text.removeprefix("begin ")
+    if name not in _MATRICES or [token.text for token in tokens[start + 1 :] if token.kind == "env"] != [f"end {name}"]:
         raise Unreadable("an environment")
-    rows = [_split(row, "&")[0] for row in _split(tokens[1:-1], "\\\\")[0] if row]
+    scale = _factor(tokens[:start])
+    rows = [_split(row, "&")[0] for row in _split(tokens[start + 1 : -1], "\\\\")[0] if row]
     if not rows or len({len(row) for row in rows}) != 1 or len(rows) * len(rows[0]) > MOST_PARTS:
         raise Unreadable("a matrix with uneven rows")
-    return Grid(tuple(tuple(_scalar(entry).value for entry in row) for row in rows))
+    return Grid(tuple(tuple(_scalar(entry).value * scale for entry in row) for row in rows))
+
+
+def _factor(tokens: Tokens) -> Expr:
+    """What stands before a matrix and multiplies it: nothing, a sign, or a scalar."""
+    tokens = [*tokens]
+    if tokens and _is(tokens[-1], "*"):
+        tokens.pop()
+    if not tokens or (len(tokens) == 1 and _is(tokens[0], "-")):
+        return Integer(-1 if tokens else 1)
+    return parse_expression(tokens)
 
 
 def _scalar(tokens: Tokens) -> Scalar | Based:
@@ -238,7 +253,14 @@ def _scalar(tokens: Tokens) -> Scalar | Based:
 
 def _based(tokens: Tokens) -> Based | None:
     marks = [at for at, token in enumerate(tokens) if _is(token, "_")]
-    if len(marks) != 1 or any(token.kind not in ("num", "word", "text") for token in tokens[: marks[0]]):
+    if len(marks) == 1 and marks[0] > 2 and _enclosed(tokens[: marks[0]]):
+        tokens = [*tokens[1 : marks[0] - 1], *tokens[marks[0] :]]
+        marks[0] -= 2
+    if (
+        len(marks) != 1
+        or not marks[0]
+        or any(token.kind not in ("num", "word", "text") for token in tokens[: marks[0]])
+    ):
         return None
     if tokens[0].kind != "num":
         return None

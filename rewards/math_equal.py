@@ -28,8 +28,8 @@ from rewards.math_kinds import (
 )
 
 DIGITS = 3000
-POINTS = 4
-TRIES = 24  # random points drawn to find POINTS where both sides have values
+POINTS = 6
+TRIES = 40  # random points drawn to find POINTS where both sides have values
 
 _SETS = {
     "Reals": sympy.S.Reals,
@@ -48,6 +48,8 @@ def equal(gold: Answer, answer: Answer) -> bool:
     if isinstance(gold, Named) or isinstance(answer, Named):
         if isinstance(gold, Named) and isinstance(answer, Named):
             return gold.name == answer.name and equal(gold.value, answer.value)
+        if isinstance(gold, Relation) or isinstance(answer, Relation):
+            return False
         return equal(gold.value, answer) if isinstance(gold, Named) else equal(gold, answer.value)
     if isinstance(gold, Relation) or isinstance(answer, Relation):
         return isinstance(gold, Relation) and isinstance(answer, Relation) and _same_relation(gold, answer)
@@ -62,8 +64,10 @@ def equal(gold: Answer, answer: Answer) -> bool:
     if isinstance(gold, Group) and isinstance(answer, Group):
         return _same_group(gold, answer)
     if isinstance(gold, Scalar) or isinstance(answer, Scalar):
-        # one element with or without its braces
         scalar, other = (gold, answer) if isinstance(gold, Scalar) else (answer, gold)
+        if isinstance(other, Group) and other.kind == "ratio" and len(other.items) == 2:
+            return _same_ratio(other, Group("ratio", (scalar, Scalar(Integer(1)))))
+        # one element with or without its braces
         single = isinstance(other, Group) and other.kind != "tuple" and len(other.items) == 1
         return single and equal(scalar, other.items[0])
     return _same_set(gold, answer)
@@ -132,9 +136,22 @@ def _same_group(gold: Group, answer: Group) -> bool:
         golds, answers = _distinct(golds), _distinct(answers)
     if len(golds) != len(answers):
         return False
-    if kinds in ({"tuple"}, {"ratio"}, {"list", "tuple"}):
+    if kinds == {"ratio"}:
+        return _same_ratio(gold, answer)
+    if kinds in ({"tuple"}, {"list", "tuple"}):
         return all(map(equal, golds, answers))
     return kinds <= {"list", "set"} and _matches(golds, answers)
+
+
+def _same_ratio(gold: Group, answer: Group) -> bool:
+    """Whether two ratios are the same but for a factor: 6:8 is 3:4."""
+    golds, answers = ([item.value for item in group.items if isinstance(item, Scalar)] for group in (gold, answer))
+    if len(golds) != len(answers) or any(_is_zero(value) is not False for value in (*golds, *answers)):
+        return False
+    units = {(one.unit, two.unit) for one, two in zip(gold.items, answer.items, strict=True)}  # type: ignore[union-attr]
+    if any(one and two and one != two for one, two in units):
+        return False
+    return all(same_value(golds[0] * two, answers[0] * one) for one, two in zip(golds, answers, strict=True))
 
 
 def _by_name(items: list[Answer]) -> list[Answer]:
@@ -277,12 +294,15 @@ def _points(one: Expr, two: Expr) -> Iterator[dict[Symbol, Rational]]:
     symbols = sorted(one.free_symbols | two.free_symbols, key=str)
     natural = any(side.has(sympy.factorial, sympy.binomial) for side in (one, two))
     for attempt in range(TRIES):
-        scale = (1, 8, 1, 64)[attempt % 4]
+        scale = (2, 8, 1, 64)[attempt % 4]
         if natural:
             yield {symbol: Integer(source.randint(1, 30)) for symbol in symbols}
         else:
-            sign = source.choice((-1, 1)) if attempt % 3 else 1
-            yield {symbol: Rational(sign * scale * source.randint(20, 10**6), 499979) for symbol in symbols}
+            signs = ((1,), (-1,))[attempt] if attempt < 2 else (-1, 1)
+            yield {
+                symbol: source.choice(signs) * (source.randrange(scale) + Rational(source.randint(1, 16), 17))
+                for symbol in symbols
+            }
 
 
 def _is_zero(value: Expr) -> bool | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sympy import Expr, Symbol, oo
+from sympy import Symbol, oo
 
 from rewards.latex_tokens import Token, Unreadable
 from rewards.math_kinds import Answer, Combined, Grid, Group, Interval, Known, Named, Relation, Scalar
@@ -68,15 +68,18 @@ def _name_and_value(names: Sequence[str], sides: Sequence[Answer | None]) -> tup
 def _equation(names: Sequence[str], sides: Sequence[Answer | None]) -> Answer:
     left, right = sides[0], sides[-1]
     if _constant(right):
-        # 2 + 3 = 5 is 5; x = 5 and x = 2 + 3 = 5 are 5 by the name x
-        return _value(right) if _constant(left) else Named(names[0], _value(right))
-    if _constant(left) and isinstance(right, Scalar):
+        if _constant(left):
+            return _value(right)  # 2 + 3 = 5
+        if isinstance(left, Scalar) and isinstance(right, Scalar) and not _is_name(left, names[0]):
+            return Relation("=", left.value, right.value, names[0])  # a + b = 5: an equation, and a name for 5
+        return Named(names[0], _value(right))  # x = 5, x = 2 + 3 = 5
+    if _constant(left) and isinstance(right, Scalar) and _is_name(right, names[-1]):
         return Named(names[-1], _value(left))
     if not isinstance(right, Scalar):
         raise Unreadable("an equation of things that aren't expressions")
     if not isinstance(left, Scalar):
         return Relation("=", Symbol(names[0], real=True), right.value, names[0])
-    defines = left.value.is_Symbol or _is_application(names[0])
+    defines = _is_name(left, names[0])
     return Relation("=", left.value, right.value, names[0] if defines and not _shares(left, right) else "")
 
 
@@ -94,14 +97,20 @@ def _shares(left: Scalar, right: Scalar) -> bool:
 def _inequality(names: Sequence[str], marks: list[str], sides: Sequence[Answer | None]) -> Answer:
     if not all(mark in _FLIPPED for mark in marks) or not all(isinstance(side, Scalar) for side in sides):
         raise Unreadable("a chain of relations")
-    values = [side.value for side in sides if isinstance(side, Scalar)]
+    scalars = [side for side in sides if isinstance(side, Scalar)]
     if marks[0].startswith(">"):
-        values, marks, names = values[::-1], [_FLIPPED[mark] for mark in marks[::-1]], names[::-1]
-    if any(mark.startswith(">") for mark in marks) or len(values) > 3:
+        scalars, marks, names = scalars[::-1], [_FLIPPED[mark] for mark in marks[::-1]], names[::-1]
+    if any(mark.startswith(">") for mark in marks) or len(scalars) > 3:
         raise Unreadable("a chain of relations")
+    values = [scalar.value for scalar in scalars]
     variables = [at for at, value in enumerate(values) if value.free_symbols]
-    if len(variables) == 1 and _is_name(values[variables[0]], names[variables[0]]):
-        at = variables[0]
+    middle = (
+        len(values) == 3
+        and values[1].is_Symbol
+        and not values[1].free_symbols & (values[0].free_symbols | values[2].free_symbols)
+    )
+    if middle or (len(variables) == 1 and _is_name(scalars[variables[0]], names[variables[0]])):
+        at = 1 if middle else variables[0]
         if len(values) == 2 or at == 1:
             start = values[at - 1] if at else -oo
             end = values[at + 1] if at + 1 < len(values) else oo
@@ -113,5 +122,6 @@ def _inequality(names: Sequence[str], marks: list[str], sides: Sequence[Answer |
     raise Unreadable("a chain of relations")
 
 
-def _is_name(value: Expr, name: str) -> bool:
-    return bool(value.is_Symbol) or _is_application(name)
+def _is_name(side: Scalar, name: str) -> bool:
+    """A lone variable, several letters (AB, the segment), or a function of something."""
+    return bool(side.value.is_Symbol) or bool(side.letters) or _is_application(name)

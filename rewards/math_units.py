@@ -34,12 +34,12 @@ _NAMES = {
     "ml": "ml milliliter milliliters",
     "gal": "gallon gallons",
     "usd": "dollar dollars usd $",
-    "cent": "cent cents",
+    "cent": "cent cents ¢",
     "eur": "euro euros eur €",
     "gbp": "gbp pounds £",
     "deg": "deg degree degrees",
     "rad": "rad radian radians",
-    "mph": "mph",
+    "mi/h": "mph",
     "am": "am a.m",
     "pm": "pm p.m",
 }
@@ -54,6 +54,7 @@ _CHANGES = frozenset(
     "negative minus plus equals equal is are over under above below but except remainder half quarter third double "
     "twice squared cubed factorial choose approximately about unless only until".split()
 )
+_RATES = frozenset("m/s km/h m/h ft/s mi/h".split())
 _LONG = 5  # letters that make a bare word a unit, and not a product of variables
 
 
@@ -74,15 +75,15 @@ def strip_units(tokens: Sequence[Token]) -> tuple[list[Token], bool, str, int]:
             tokens.pop()
         elif tokens[-1].kind == "money" or (tokens[-1].kind == "degree" and all(t.kind != "fn" for t in tokens)):
             words.insert(0, tokens.pop().text)
+        elif _is_rate(tokens):
+            words[:0] = [tokens[-3].text, "per", tokens[-1].text]
+            del tokens[-3:]
         elif (size := _exponent(tokens)) and _is_unit(tokens[:-size]):
             words.insert(0, f"^{tokens[-1 if size == 2 else -2].text}")
             del tokens[-size:]
             words.insert(0, tokens.pop().text)
         elif _is_unit(tokens):
             words.insert(0, tokens.pop().text)
-        elif words and tokens[-1].text == "/" and _is_unit(tokens[:-1]):
-            words.insert(0, "per")
-            tokens.pop()
         else:
             break
     name, scale = _name(" ".join(words))
@@ -111,10 +112,21 @@ def _is_unit(tokens: Sequence[Token]) -> bool:
     return known or len(word) >= _LONG
 
 
+def _is_rate(tokens: Sequence[Token]) -> bool:
+    """Whether the end is one unit over another, as in m/s; g/h may be variables."""
+    if len(tokens) < 4 or tokens[-2].text != "/" or tokens[-4].kind != "num":
+        return False
+    pair = tokens[-3], tokens[-1]
+    if all(token.kind == "text" for token in pair):
+        return True
+    names = [token.text for token in pair]
+    return "/".join(names) in _RATES or all(len(name) > 1 and name in _KNOWN for name in names)
+
+
 def _name(words: str) -> tuple[str, int]:
     """One spelling for a unit whose every word is known ("square feet": ft^2), else ""; and the scale."""
     words = words.lower().replace("²", "^2").replace("³", "^3")
-    parts = re.findall(r"[^\W\d_]\.[^\W\d_]|[^\W\d_]+|\^[23]|[/$€£¥₹]|\d", words)
+    parts = re.findall(r"[^\W\d_]\.[^\W\d_]|[^\W\d_]+|\^[23]|[/$€£¥₹¢]|\d", words)
     if len(parts) > 8 or any(part in _CHANGES or part.isdigit() for part in parts):
         raise Unreadable("words that may change the value")
     scale = 1
