@@ -101,10 +101,17 @@ class LoopedModel(LoopedPreTrainedModel):
             x = block(x, context, layer, 0, None, values.get(layer))
         return PreludeOutput(self.injection.prepare(x), embeddings, values)
 
-    def recur(self, z: Tensor, prelude: PreludeOutput, context: Context, recurrence: int = 0) -> Tensor:
-        """One recurrence, F(z; e); [B, T, width] -> [B, T, width]."""
+    def recur(
+        self,
+        z: Tensor,
+        prelude: PreludeOutput,
+        context: Context,
+        recurrence: int = 0,
+        blocks: nn.ModuleList | None = None,
+    ) -> Tensor:
+        """One recurrence, F(z; e); [B, T, width] -> [B, T, width]. `blocks`: others in place of the core's, as many."""
         x = self.injection.enter(z, prelude.injected)
-        for index, block in enumerate(self.core):
+        for index, block in enumerate(self.core if blocks is None else blocks):
             layer = self.config.prelude_layers + index
             injected = self.injection.qkv(index, prelude.injected)
             x = block(x, context, layer, recurrence, injected, prelude.value_embeddings.get(layer))

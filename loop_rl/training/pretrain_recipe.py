@@ -72,13 +72,16 @@ class PretrainOptimSection(Section):
 
 class TrainSection(Section):
     max_steps: int = Field(1500, ge=1, description="Updates.")
-    batch_size: int = Field(32, ge=1, description="Rows of a micro-batch; each micro-batch draws one depth.")
+    batch_size: int = Field(32, ge=1, description="Rows of a micro-batch; in pretraining each draws one depth.")
     accumulation: int = Field(1, ge=1, description="Micro-batches of an update.")
-    backprop_depth: int = Field(4, ge=1, description="Last recurrences that the gradient goes through.")
     seed: int = Field(0, ge=0, description="Seed of the weights, the depths and the initial states.")
     save_steps: int = Field(0, ge=0, description="Updates between checkpoints; 0: only the last.")
     keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept.")
     threads: int | None = Field(None, ge=1, description="CPU threads; null: torch's choice.")
+
+
+class PretrainTrainSection(TrainSection):
+    backprop_depth: int = Field(4, ge=1, description="Last recurrences that the gradient goes through.")
 
 
 class PretrainRunSection(Section):
@@ -100,7 +103,7 @@ class PretrainRecipe(Section):
     data: PretrainDataSection = Field(PretrainDataSection(), description="Text to train on.")
     prior: PriorSection = Field(PriorSection(), description="Depths to train at.")
     optim: PretrainOptimSection = Field(PretrainOptimSection(), description="Optimizer and its schedule.")
-    train: TrainSection = Field(TrainSection(), description="Batches, length and checkpoints.")
+    train: PretrainTrainSection = Field(PretrainTrainSection(), description="Batches, length and checkpoints.")
     run: PretrainRunSection = Field(PretrainRunSection(), description="Where the run is kept.")
 
     def dump_yaml(self) -> str:
