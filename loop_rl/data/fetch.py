@@ -140,8 +140,8 @@ def _checked(one: NamedSet | None, fresh: Path, folder: Path) -> Fetched:
         if published is False and one.hub is None:
             raise UserError(f"{fresh.name} is not the published file (sha256 {digest[:16]}...); get it anew")
     there = find_file(folder, plain)
-    if there is not None and there.name != fresh.name:
-        raise UserError(f"{there} is there already and would be read instead; remove it first")
-    if there is not None and there.read_bytes() != raw:
+    if there is not None and there.name == plain != fresh.name:
+        raise UserError(f"{there} is there already, and would be read instead of {fresh.name}; remove it first")
+    if there is not None and there.name == fresh.name and there.read_bytes() != raw:
         raise UserError(f"{there} is there already, with other content; remove it first")
     return Fetched(folder / fresh.name, len(rows), digest, published)

@@ -26,13 +26,17 @@ def local_folder(folder: str | None) -> Path | None:
 def data_file(settings: DataSettings) -> Path | None:
     """The MBPP+ file that a recipe's data section or the environment leads to, which that reward scores with.
 
-    In order: data.folder, MBPP_OVERRIDE_PATH, LOOP_RL_DATA. None where none of them has it.
+    In order: data.folder (for mbpp_plus itself nothing else, when given), MBPP_OVERRIDE_PATH (the file), LOOP_RL_DATA.
+    None where none of them has it.
     """
-    override = os.environ.get(OVERRIDE)
-    if settings.folder is None and override:
+    if settings.folder is not None:
+        found = find_file(Path(settings.folder).expanduser(), FILE)
+        if found or settings.name == "mbpp_plus":
+            return found
+    if override := os.environ.get(OVERRIDE):
         path = Path(override).expanduser()
         return path if path.is_file() else None
-    folder = local_folder(settings.folder)
+    folder = local_folder(None)
     return find_file(folder, FILE) if folder else None
 
 

@@ -1,36 +1,14 @@
 """Data sets by name: what is loaded, and what is refused with which words."""
 
 import json
-import os
 import socket
 from collections import Counter
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from loop_rl.data import load_dataset
 from loop_rl.errors import UserError
-
-DATA = Path(os.environ.get("LOOP_RL_DATA") or Path(__file__).parents[2] / "../shared/data")
-
-
-def settings(name, folder=None, seed=0, train_size=None, eval_size=None, columns=None, template=None, config=None):
-    return SimpleNamespace(
-        name=name,
-        folder=folder,
-        seed=seed,
-        train_size=train_size,
-        eval_size=eval_size,
-        columns=columns or {},
-        template=template,
-        config=config,
-    )
-
-
-def write(path, rows):
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), "utf-8")
-    return str(path)
+from tests.data.helpers import settings, write
 
 
 def rows(count, first=0):
@@ -44,11 +22,6 @@ def refusal(*arguments, **keywords):
         load_dataset(settings(*arguments, **keywords))
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-@pytest.fixture(autouse=True)
-def no_variable(monkeypatch):
-    monkeypatch.delenv("LOOP_RL_DATA", raising=False)
 
 
 def test_arithmetic():
@@ -73,13 +46,6 @@ def test_gsm8k_from_a_folder(tmp_path, monkeypatch, by):
     for example in splits.train:
         assert example.prompt == f"Question: How much is {example.index} + 1?\nAnswer:"
         assert example.answer.endswith(f"#### {example.index + 1}")
-
-
-def test_the_published_files_load_whole():
-    if not (DATA / "gsm8k_train.jsonl").exists():
-        pytest.skip(f"{DATA}/gsm8k_train.jsonl is missing")
-    splits = load_dataset(settings("gsm8k", folder=str(DATA)))
-    assert (len(splits.train), len(splits.test)) == (7473, 1319)
 
 
 def test_a_subset_is_seeded_and_grows(tmp_path):
