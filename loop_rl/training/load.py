@@ -1,18 +1,27 @@
-"""Models and tokenizers by path, with errors that a user can act on."""
+"""Models and tokenizers by path or hub id, of every known layout, with errors that a user can act on."""
 
+import hashlib
+import re
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from huggingface_hub import snapshot_download
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import loop_rl
 from loop_rl import hub
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
-from loop_rl.training.checkpoints import latest_checkpoint
+from loop_rl.models.checkpoints import load_checkpoint, read_config
+from loop_rl.training.checkpoints import MANIFEST, find_fault, latest_checkpoint
 
 EMBEDDED = Path(loop_rl.__file__).parent / "embedded"
+
+# What is asked of the hub, in this order; never code. A .bin only where there are no safetensors.
+_CONFIG = ("config.json",)
+_FILES = ("*.json", "model*.safetensors", "tokenizer*", "*.txt", "*.model", "*.jinja")
+_PICKLED = ("pytorch_model*.bin",)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def resolve_model(path: str) -> str:
@@ -37,58 +46,85 @@ def resolve_model(path: str) -> str:
 
 def load_config(path: str) -> LoopedConfig:
     """The configuration of the looped model at `path`; UserError when nothing is there, or it is not looped."""
-    source = resolve_model(path)
-    silent = _hub_silent(source)
+    return _named(read_config, _fetch(path, resolve_model(path)))
+
+
+def load_model(path: str, dtype: str = "float32") -> tuple[LoopedForCausalLM, PreTrainedTokenizerBase]:
+    """The looped model and its tokenizer, whatever layout it is in: our own or a released family's.
+
+    Strict: every weight present, of its shape, and none left over. No code that comes with a checkpoint is run.
+
+    Raises:
+        UserError: nothing there, not a looped model, damaged or mismatched weights, no tokenizer.
+    """
+    folder = _fetch(path, resolve_model(path))
+    _verify(path, folder)
+    model = _named(load_checkpoint, folder, getattr(torch, dtype))
+    return model, _load_tokenizer(folder, model.config)
+
+
+def _named(function, *arguments):
+    """Call it; a user's fault is said to lie in the recipe's key."""
     try:
-        config = AutoConfig.from_pretrained(source, local_files_only=silent is not None)
+        return function(*arguments)
+    except UserError as error:
+        raise UserError(f"model.path: {error}") from error
+
+
+def _fetch(path: str, source: str) -> Path:
+    """The model's folder: here already, or the hub's files in the local cache. A hub model's config is read first, so
+    that nothing large is fetched of a model that can't be used."""
+    if Path(source).exists():
+        return Path(source)
+    silent = hub.unreachable()
+
+    def download(*patterns: str) -> Path:
+        return Path(snapshot_download(source, allow_patterns=list(patterns), local_files_only=silent is not None))
+
+    try:
+        _named(read_config, download(*_CONFIG), False)
+        folder = download(*_FILES)
+        return folder if any(folder.glob("*.safetensors")) else download(*_FILES, *_PICKLED)
     except (OSError, ValueError) as error:
         raise UserError(
             f"model.path: no looped model at {path!r}: give a folder with config.json, `embedded`, or a hub id that "
             f"this machine can reach ({silent or _first_line(error)})"
         ) from error
-    if not isinstance(config, LoopedConfig):
-        raise UserError(f"model.path: {path!r} is a {config.model_type} model, which is not looped")
-    return config
 
 
-def load_model(path: str, dtype: str = "float32") -> tuple[LoopedForCausalLM, PreTrainedTokenizerBase]:
-    """The looped model and its tokenizer, strictly: every weight present, of its shape, and none left over.
+def _verify(path: str, folder: Path) -> None:
+    """Compare sizes and digests where they are known: a run's checkpoint has a manifest, the hub's cache names a large
+    file by its SHA-256."""
+    place = folder.parent
+    if folder.name == "model" and (place / MANIFEST).is_file():
+        if not (Path(path) / "checkpoints").is_dir():  # a run's newest was checked when it was chosen
+            fault = find_fault(place)
+            if fault is not None:
+                raise UserError(f"model.path: the checkpoint {place} is damaged ({fault}); use another one")
+    for file in folder.iterdir():
+        digest = file.resolve().name
+        if file.is_symlink() and _SHA256.fullmatch(digest):
+            with file.open("rb") as content:
+                if hashlib.file_digest(content, "sha256").hexdigest() != digest:
+                    raise UserError(
+                        f"model.path: {file} differs from its SHA-256; delete {file.resolve()} and fetch it again"
+                    )
 
-    Raises:
-        UserError: nothing there, not a looped model, damaged or mismatched weights.
-    """
-    source = resolve_model(path)
-    config = load_config(path)
-    cached = _hub_silent(source) is not None
+
+def _load_tokenizer(folder: Path, config: LoopedConfig) -> PreTrainedTokenizerBase:
+    """The folder's tokenizer, with the special tokens of the config where that names one."""
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            source,
-            config=config,
-            local_files_only=cached,
-            dtype=getattr(torch, dtype),
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below, with the key named
-        )
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        # with our config, so that a family's config.json is not taken for some model of transformers'
+        tokenizer = AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False)
+    except (OSError, ValueError) as error:
         raise UserError(
-            f"model.path: the checkpoint {path!r} can't be read ({_first_line(error)}); "
-            "it may be cut short: copy it again"
+            f"model.path: no tokenizer in {folder} ({_first_line(error)}); copy the model's tokenizer files there"
         ) from error
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if report.get(kind):
-            first = sorted(map(str, report[kind]))[0]
-            raise UserError(
-                f"model.path: the weights of {path!r} do not fit its config.json: "
-                f"{len(report[kind])} {kind.replace('_', ' ')}, "
-                f"such as {first}"
-            )
-    return model, tokenizer
-
-
-def _hub_silent(source: str) -> str | None:
-    """Why the hub can't be asked for a model that is no folder here; its cache may still hold it."""
-    return None if Path(source).exists() else hub.unreachable()
+    for name in ("bos_token", "eos_token", "pad_token"):
+        token = getattr(config, f"{name}_id")
+        if isinstance(token, int) and getattr(tokenizer, f"{name}_id") != token:
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(token))
+    return tokenizer
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from loop_rl.models.initial_state import initial_state, uniforms
+from loop_rl.models.initial_state import initial_state, truncated_initial_state, uniforms
 
 
 def draw(seeds, positions, width=8, std=1.0):
@@ -60,6 +60,21 @@ def test_moments_and_distribution():
     assert z.abs().max() < 7 and z.isfinite().all()
     for part in (z[0], z[:, 0], z[:, :, 0], z[:, :, 1]):  # a row, a position, an even and an odd channel
         assert kolmogorov(part, normal_cdf) < 1.63
+
+
+def test_truncated_moments_and_distribution():
+    """Cut at 3 standard deviations of the uncut normal, as torch's trunc_normal_ does."""
+    seeds, positions = torch.arange(50), torch.arange(20).expand(50, 20)
+    z = truncated_initial_state(seeds, positions, 64, 1.0).double()
+    outside = 2 * normal_cdf(torch.tensor(-3.0, dtype=torch.float64))
+    assert 2.9 < z.abs().max() <= 3
+    assert kolmogorov(z, lambda x: (normal_cdf(x) - outside / 2) / (1 - outside)) < 1.63
+    density = math.exp(-4.5) / math.sqrt(2 * math.pi)
+    variance = 1 - 6 * density / (1 - outside.item())
+    assert abs(z.mean()) < 4 / math.sqrt(z.numel()) and abs(z.var() - variance) < 4 * math.sqrt(2 / z.numel())
+    assert truncated_initial_state(seeds, positions, 64, 0.1).abs().max() <= 0.3
+    alone = truncated_initial_state(seeds[7:8], positions[:1, 3:4], 5, 1.0)
+    assert torch.equal(alone[0, 0].double(), z[7, 3, :5])
 
 
 def test_seeds_positions_and_channels_are_uncorrelated():

@@ -1,6 +1,14 @@
 """Released looped checkpoints: Huginn, the Recurrent retrofits, Ouro and Parcae, read into our one model and back."""
 
-from loop_rl.models.checkpoints.load import FAMILIES, find_family, load_checkpoint, looped_config
+from loop_rl.models.checkpoints.load import FAMILIES, find_family, load_checkpoint, looped_config, read_config
 from loop_rl.models.checkpoints.save import family_state, save_checkpoint
 
-__all__ = ["FAMILIES", "family_state", "find_family", "load_checkpoint", "looped_config", "save_checkpoint"]
+__all__ = [
+    "FAMILIES",
+    "family_state",
+    "find_family",
+    "load_checkpoint",
+    "looped_config",
+    "read_config",
+    "save_checkpoint",
+]

@@ -51,10 +51,11 @@ class WeightFiles:
         try:
             index = json.loads(path.read_text())
             listed: Mapping[str, str] = index["weight_map"]
+            names = sorted(set(listed.values()))
             total = index.get("metadata", {}).get("total_size")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is no index of weights ({first_line(error)}); copy it again") from error
-        for name in sorted(set(listed.values())):
+        for name in names:
             if Path(name).name != name:
                 raise UserError(f"{path} names {name!r}, which is not a file beside it")
             if not (self.folder / name).is_file():
@@ -65,7 +66,7 @@ class WeightFiles:
         if wrong:
             place, claimed = found.get(wrong[0], "no file"), listed.get(wrong[0], "no file")
             raise UserError(f"{path} puts {wrong[0]} in {claimed}, but it is in {place}; copy the folder again")
-        held = sum((self.folder / name).stat().st_size for name in set(listed.values()))
+        held = sum((self.folder / name).stat().st_size for name in names)
         if isinstance(total, int) and total > held:
             raise UserError(f"{path} promises {total} bytes, its files hold {held}; copy the folder again")
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from loop_rl.errors import UserError
+from loop_rl.models.checkpoints.files import first_line
 from loop_rl.models.config import LLAMA3_ROPE, LoopedConfig
 from loop_rl.models.looped import LoopedForCausalLM
 
@@ -48,9 +49,16 @@ class Family:
 
 
 def our_shapes(config: LoopedConfig) -> dict[str, Shape]:
-    """Names and shapes of our tensors, a tied head left out."""
-    with torch.device("meta"):
-        model = LoopedForCausalLM(config)
+    """Names and shapes of our tensors, a tied head left out.
+
+    Raises:
+        UserError: the config's sizes make no model.
+    """
+    try:
+        with torch.device("meta"):
+            model = LoopedForCausalLM(config)
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise UserError(f"config.json has sizes of which no model can be built ({first_line(error)})") from error
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
         del shapes[HEAD]
@@ -66,14 +74,14 @@ def their_shape(entry: Entry, ours: Mapping[str, Shape]) -> Shape:
 
 
 def split(entry: Entry, tensor: Tensor, ours: Mapping[str, Shape]) -> dict[str, Tensor]:
-    """Their tensor as ours: bits are moved, never computed."""
+    """Their tensor as ours, views of it: bits are moved, never computed."""
     shapes = [ours[name] for name in entry.ours]
     pieces = tensor.reshape(-1, *shapes[0][1:]).split([shape[0] for shape in shapes])
-    return {name: piece.contiguous() for name, piece in zip(entry.ours, pieces, strict=True)}
+    return {name: piece.view(ours[name]) for name, piece in zip(entry.ours, pieces, strict=True)}
 
 
 def fuse(entry: Entry, state: Mapping[str, Tensor]) -> Tensor:
-    """Undo `split`."""
+    """Undo `split`; a copy."""
     tensor = torch.cat([state[name] for name in entry.ours])
     return tensor if entry.shape is None else tensor.view(entry.shape)
 

@@ -1,10 +1,12 @@
 """Loading a looped model of any known layout: detect the family, convert, and accept nothing that does not fit."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 
 from loop_rl.errors import UserError
 from loop_rl.models.checkpoints.files import WeightFiles, first_line, read_json
@@ -47,9 +49,26 @@ def looped_config(raw: Raw, keys: frozenset[str] | None = None) -> LoopedConfig:
         UserError: unknown family, a key missing, or something asked for that no part of ours does.
     """
     family = find_family(raw, keys)
-    config = family.config(raw, keys)
+    try:
+        config = family.config(raw, keys)
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise UserError(f"config.json has a value that can't be used ({first_line(error)}); copy it again") from error
     config.checkpoint_family, config.checkpoint_config = family.name, dict(raw)
     return config
+
+
+def read_config(folder: Path, with_weights: bool = True) -> LoopedConfig:
+    """The configuration of the model in a folder; without weights there, of the likeliest variant of its family.
+
+    Raises:
+        UserError: as `load_checkpoint`, as far as names tell.
+    """
+    raw = read_json(folder / "config.json")
+    if raw.get("model_type") == LoopedConfig.model_type:
+        return LoopedConfig.from_pretrained(folder)
+    with _in(folder):
+        find_family(raw)  # before any weights are opened
+        return looped_config(raw, frozenset(WeightFiles(folder).shapes) if with_weights else None)
 
 
 def load_checkpoint(folder: Path, dtype: torch.dtype = torch.float32) -> LoopedForCausalLM:
@@ -64,17 +83,18 @@ def load_checkpoint(folder: Path, dtype: torch.dtype = torch.float32) -> LoopedF
     raw = read_json(folder / "config.json")
     if raw.get("model_type") == LoopedConfig.model_type:
         return _load_own(folder, dtype)
-    find_family(raw)  # before any weights are opened
-    files = WeightFiles(folder)
-    keys = frozenset(files.shapes)
-    family, config = find_family(raw, keys), looped_config(raw, keys)
+    with _in(folder):
+        find_family(raw)  # before any weights are opened
+        files = WeightFiles(folder)
+        keys = frozenset(files.shapes)
+        family, config = find_family(raw, keys), looped_config(raw, keys)
     _check(folder, family, config, files)
     generation = _generation_config(folder, config)
     ours = our_shapes(config)
     state = {}
     for entry in family.entries(config):
         for name, piece in split(entry, files.tensor(entry.theirs), ours).items():
-            state[name] = piece.to(dtype)
+            state[name] = piece.to(dtype, copy=True)
     with torch.device("meta"):
         model = LoopedForCausalLM(config)
     if config.tie_word_embeddings:
@@ -86,9 +106,19 @@ def load_checkpoint(folder: Path, dtype: torch.dtype = torch.float32) -> LoopedF
     return model.eval()
 
 
+@contextmanager
+def _in(folder: Path) -> Iterator[None]:
+    """Says of a fault in a config.json which one it is."""
+    try:
+        yield
+    except UserError as error:
+        message = str(error)
+        raise UserError(message if str(folder) in message else f"{folder}: {message}") from error
+
+
 def _load_own(folder: Path, dtype: torch.dtype) -> LoopedForCausalLM:
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = LoopedForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             output_loading_info=True,

@@ -40,7 +40,7 @@ def config(raw: Raw, keys: frozenset[str] | None) -> LoopedConfig:
         coda_layers=0,
         depth=field(raw, "total_ut_steps"),
         injection="none",
-        rms_norm_eps=field(raw, "rms_norm_eps"),
+        rms_norm_eps=float(field(raw, "rms_norm_eps")),
         rope_theta=float(field({**rope, **raw}, "rope_theta")),
         llama3_rope=llama3_rope(raw.get("rope_scaling") or rope),
         max_position_embeddings=field(raw, "max_position_embeddings"),

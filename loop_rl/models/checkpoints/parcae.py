@@ -66,7 +66,7 @@ def config(raw: Raw, keys: frozenset[str] | None) -> LoopedConfig:
         coda_layers=sizes["coda"],
         depth=field(raw, "mean_recurrence"),
         injection="parcae" if raw.get("prelude_norm", True) else "parcae_no_norm",
-        rms_norm_eps=field(raw, "norm_eps"),
+        rms_norm_eps=float(field(raw, "norm_eps")),
         rope_theta=float(field({**rope, **raw}, "rope_base")),
         rope_layout="interleaved",
         max_position_embeddings=field(raw, "block_size"),

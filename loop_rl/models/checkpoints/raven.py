@@ -34,7 +34,7 @@ def sizes(raw: Raw) -> dict[str, Any]:
         coda_layers=field(raw, "n_layers_in_coda"),
         depth=field(raw, "mean_recurrence"),
         injection="linear",
-        rms_norm_eps=field(raw, "norm_eps"),
+        rms_norm_eps=float(field(raw, "norm_eps")),
         rope_theta=float(field(raw, "rope_theta", "rope_base")),
         llama3_rope=llama3_rope(raw.get("rope_scaling")),
         max_position_embeddings=field(raw, "max_position_embeddings", "block_size"),

@@ -1,0 +1,233 @@
+"""Bad checkpoints: one line each, that names the place; nothing is run or unpickled."""
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from loop_rl.errors import UserError
+from loop_rl.models.checkpoints import load_checkpoint, looped_config, save_checkpoint
+from tests.models.checkpoints.synthetic import CHECKPOINTS
+from tests.tiny import tiny_model
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(UserError) as error:
+        load_checkpoint(folder)
+    message = str(error.value)
+    assert "\n" not in message and len(message) < 500
+    return message
+
+
+@pytest.fixture(params=["huginn", "olmo", "ouro", "parcae"])
+def checkpoint(request):
+    return CHECKPOINTS[request.param]()
+
+
+def test_missing_extra_and_misshapen_tensors_are_named(checkpoint, tmp_path):
+    name = next(key for key in checkpoint.tensors if "attn" in key)
+    tensors = dict(checkpoint.tensors)
+    changed = type(checkpoint)(checkpoint.raw, tensors)
+    value = tensors.pop(name)
+    assert f"1 missing keys, such as {name}" in refused(changed.write(tmp_path / "missing"))
+    tensors[name] = value[:-1].clone()
+    message = refused(changed.write(tmp_path / "misshapen"))
+    assert f"1 mismatched keys, such as {name} of shape {list(value[:-1].shape)}, not {list(value.shape)}" in message
+    tensors[name] = value
+    tensors["model.surplus.weight"] = torch.zeros(2)
+    assert "1 unexpected keys, such as model.surplus.weight" in refused(changed.write(tmp_path / "extra"))
+
+
+def test_a_config_that_disagrees_with_the_weights(checkpoint, tmp_path):
+    for key in ("intermediate_size", "vocab_size", "n_layers_in_coda", "num_hidden_layers"):
+        if key in checkpoint.raw:
+            raw = checkpoint.raw | {key: checkpoint.raw[key] + 1}
+            if key == "vocab_size" and "padded_vocab_size" in raw:
+                raw["padded_vocab_size"] += 1
+            message = refused(type(checkpoint)(raw, checkpoint.tensors).write(tmp_path / key))
+            assert "do not fit its config.json" in message, key
+
+
+def test_a_config_of_another_family(tmp_path):
+    huginn, ouro = CHECKPOINTS["huginn"](), CHECKPOINTS["ouro"]()
+    message = refused(type(huginn)(ouro.raw, huginn.tensors).write(tmp_path))
+    assert "config.json is of ouro, but the tensors are of huginn" in message
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"model_type": "llama", "hidden_size": 8}, "llama model, which is not looped"),
+        ({"model_type": "loopy"}, "loopy model, which is not looped"),
+        ({"hidden_size": 8}, "names no model_type"),
+        ({"_class_name": "GPTConfig"}, "GPTConfig model, which is not looped"),
+    ],
+)
+def test_other_models_are_refused_before_their_weights_are_read(raw, message, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    assert message in refused(tmp_path)
+
+
+def test_plain_llama_weights_under_a_looped_config(tmp_path):
+    tensors = {"model.embed_tokens.weight": torch.zeros(4, 4), "lm_head.weight": torch.zeros(4, 4)}
+    for name, key in (("llama", "transformer."), ("ouro", "model.")):
+        checkpoint = CHECKPOINTS[name]()
+        message = refused(type(checkpoint)(checkpoint.raw, tensors).write(tmp_path / name))
+        assert "missing keys" in message and key in message
+
+
+def test_a_tied_head_must_equal_the_embedding(tmp_path):
+    checkpoint = CHECKPOINTS["huginn"]()
+    checkpoint.tensors["lm_head.weight"][3, 1] += 1e-3
+    assert "ties the head, but lm_head.weight differs" in refused(checkpoint.write(tmp_path / "differs"))
+    del checkpoint.tensors["lm_head.weight"], checkpoint.tensors["freqs_cis"]
+    assert load_checkpoint(checkpoint.write(tmp_path / "once")).config.tie_word_embeddings
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("n_heads", "three"), ("norm_eps", "small"), ("n_embd", []), ("n_embd", -8)]
+)
+def test_impossible_values(key, value, tmp_path):
+    checkpoint = CHECKPOINTS["llama"]()
+    raw = checkpoint.raw | dict([wrong])
+    assert "config.json has" in refused(type(checkpoint)(raw, checkpoint.tensors).write(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3"])
+def test_a_damaged_config(text, tmp_path):
+    (tmp_path / "config.json").write_text(text)
+    assert "config.json" in refused(tmp_path)
+
+
+def test_a_missing_or_unsupported_setting_is_named(checkpoint, tmp_path):
+    raw = dict(checkpoint.raw)
+    del raw["intermediate_size"]
+    assert "no intermediate_size" in refused(type(checkpoint)(raw, checkpoint.tensors).write(tmp_path / "lacks"))
+    if "hidden_act" in raw or "nonlin_name" in raw:
+        key = "hidden_act" if "hidden_act" in raw else "nonlin_name"
+        raw = checkpoint.raw | {key: "gelu"}
+        assert f"{key} to 'gelu'" in refused(type(checkpoint)(raw, checkpoint.tensors).write(tmp_path / "other"))
+
+
+def test_a_rope_scaling_of_another_kind_is_refused():
+    raw = CHECKPOINTS["llama"]().raw | {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}
+    with pytest.raises(UserError, match="type 'yarn'"):
+        looped_config(raw)
+
+
+class Evil:
+    """Leaves a trace where it is unpickled."""
+
+    def __reduce__(self):
+        return (os.mkdir, ("evil-was-here",))
+
+
+class TestFiles:
+    """Damage to the files of one family; the rest read theirs the same way."""
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        return CHECKPOINTS["llama"]().write(tmp_path / "model")
+
+    @pytest.fixture
+    def shards(self, folder, tmp_path):
+        save_checkpoint(load_checkpoint(folder), tmp_path / "shards", max_shard_size=20_000)
+        return tmp_path / "shards"
+
+    def index(self, shards, change):
+        path = shards / "model.safetensors.index.json"
+        index = json.loads(path.read_text())
+        change(index)
+        path.write_text(json.dumps(index))
+        return refused(shards)
+
+    def test_no_weights(self, folder):
+        (folder / "model.safetensors").unlink()
+        assert "holds no weights" in refused(folder)
+
+    @pytest.mark.parametrize("size", [0, 5, 3000, -1])
+    def test_truncated(self, folder, size):
+        file = folder / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:size])
+        assert "model.safetensors can't be read" in refused(folder)
+
+    def test_a_truncated_shard(self, shards):
+        file = sorted(shards.glob("*.safetensors"))[1]
+        file.write_bytes(file.read_bytes()[:-1000])
+        assert f"{file.name} can't be read" in refused(shards)
+
+    def test_a_missing_shard(self, shards):
+        file = sorted(shards.glob("*.safetensors"))[1]
+        file.unlink()
+        assert f"lacks {file.name}" in refused(shards)
+
+    def test_a_shard_in_the_place_of_another(self, shards):
+        one, two, *_ = sorted(shards.glob("*.safetensors"))
+        shutil.copy(one, two)
+        assert "is in" in refused(shards)
+
+    def test_an_index_that_lies(self, shards):
+        def move(index):
+            name = min(index["weight_map"])
+            index["weight_map"][name] = sorted(set(index["weight_map"].values()))[-1]
+
+        assert "but it is in" in self.index(shards, move)
+
+    def test_an_index_that_promises_more(self, shards):
+        assert "promises" in self.index(shards, lambda index: index["metadata"].update(total_size=10**9))
+
+    def test_an_index_that_leads_elsewhere(self, shards):
+        def lead(index):
+            index["weight_map"][min(index["weight_map"])] = "../model/model.safetensors"
+
+        assert "not a file beside it" in self.index(shards, lead)
+
+    @pytest.mark.parametrize("text", ["", "{}", "[]", '{"weight_map": 3}'])
+    def test_a_damaged_index(self, shards, text):
+        (shards / "model.safetensors.index.json").write_text(text)
+        assert "is no index" in refused(shards)
+
+    def test_a_git_lfs_pointer(self, folder):
+        (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+        assert "git lfs pull" in refused(folder)
+
+    def pickled(self, folder) -> Path:
+        (folder / "model.safetensors").unlink()
+        return folder / "pytorch_model.bin"
+
+    def test_a_pickle_of_more_than_tensors_is_not_run(self, folder, monkeypatch):
+        monkeypatch.chdir(folder)
+        path = self.pickled(folder)
+        torch.save({"weight": Evil()}, path)
+        assert "holds more than tensors" in refused(folder)
+        path.write_bytes(pickle.dumps(Evil()))
+        assert "holds more than tensors" in refused(folder)
+        assert not (folder / "evil-was-here").exists()
+
+    def test_a_pickle_of_something_else(self, folder):
+        torch.save([torch.zeros(2)], self.pickled(folder))
+        assert "not a dictionary of tensors" in refused(folder)
+
+    @pytest.mark.parametrize("size", [0, 100, -1000])
+    def test_a_truncated_bin(self, folder, size):
+        path = self.pickled(folder)
+        torch.save(CHECKPOINTS["llama"]().tensors, path)
+        path.write_bytes(path.read_bytes()[:size])
+        message = refused(folder)
+        assert "pytorch_model.bin" in message and ("can't be read" in message or "damaged" in message)
+
+
+def test_our_own_layout_is_as_strict(tmp_path):
+    model = tiny_model()
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    save_file({key: value for key, value in tensors.items() if key != "model.norm.weight"}, file, {"format": "pt"})
+    assert "1 missing keys, such as model.norm.weight" in refused(tmp_path)
+    with pytest.raises(UserError, match="not loaded from a released family"):
+        save_checkpoint(model, tmp_path / "out")

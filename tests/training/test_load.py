@@ -1,0 +1,162 @@
+"""Models and tokenizers of every layout, by path and by hub id."""
+
+import fnmatch
+import hashlib
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from loop_rl import hub
+from loop_rl.errors import UserError
+from loop_rl.training import load
+from loop_rl.training.checkpoints import save_checkpoint
+from loop_rl.training.load import EMBEDDED, load_config, load_model
+from tests.models.checkpoints.synthetic import CHECKPOINTS, Checkpoint
+
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+
+
+def write(name: str, folder: Path) -> Checkpoint:
+    """A synthetic checkpoint with the embedded model's tokenizer beside it."""
+    checkpoint = CHECKPOINTS[name]()
+    checkpoint.write(folder)
+    for file in TOKENIZER:
+        shutil.copy(EMBEDDED / file, folder)
+    return checkpoint
+
+
+@pytest.mark.parametrize("name", ["huginn", "llama", "olmo", "ouro", "parcae"])
+def test_a_folder_of_every_layout_with_its_tokenizer(name, tmp_path):
+    checkpoint = write(name, tmp_path)
+    model, tokenizer = load_model(str(tmp_path), "bfloat16")
+    assert model.dtype == torch.bfloat16 and len(tokenizer("1+1").input_ids) == 3
+    config = load_config(str(tmp_path))
+    assert config.to_dict() | {"dtype": "bfloat16"} == model.config.to_dict() | {"dtype": "bfloat16"}
+    assert config.depth == checkpoint.raw.get("mean_recurrence", checkpoint.raw.get("total_ut_steps"))
+    model.save_pretrained(tmp_path / "ours")
+    tokenizer.save_pretrained(tmp_path / "ours")
+    again, _ = load_model(str(tmp_path / "ours"), "bfloat16")
+    assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
+
+
+def test_ouro_gets_its_chat_tokens_and_one_warning(tmp_path, caplog):
+    write("ouro", tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"bos_token_id": 0, "eos_token_id": 0}')
+    with caplog.at_level(logging.WARNING, logger="loop_rl"):
+        model, tokenizer = load_model(str(tmp_path))
+    assert len(caplog.records) == 1 and "bos 1, eos 2, pad 0" in caplog.text
+    for place in (model.config, model.generation_config, tokenizer):
+        assert (place.bos_token_id, place.eos_token_id, place.pad_token_id) == (1, 2, 0)
+
+
+def test_special_tokens_come_from_the_generation_config_where_the_config_has_none(tmp_path):
+    write("huginn", tmp_path)
+    values = {"bos_token_id": 4, "eos_token_id": [5, 8], "pad_token_id": 9, "do_sample": True, "temperature": 0.7}
+    (tmp_path / "generation_config.json").write_text(json.dumps(values))
+    model, tokenizer = load_model(str(tmp_path))
+    assert model.config.eos_token_id == model.generation_config.eos_token_id == [5, 8]
+    assert model.generation_config.temperature == 0.7
+    assert (tokenizer.bos_token_id, tokenizer.pad_token_id) == (4, 9)
+    model.save_pretrained(tmp_path / "ours")
+
+
+def test_a_folder_without_tokenizer(tmp_path):
+    CHECKPOINTS["llama"]().write(tmp_path)
+    with pytest.raises(UserError, match="model.path: no tokenizer in"):
+        load_model(str(tmp_path))
+
+
+def test_faults_name_the_recipe_s_key_and_the_folder(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    for function in (load_config, load_model):
+        with pytest.raises(UserError, match=f"^model.path: {tmp_path}: config.json is of a llama model"):
+            function(str(tmp_path))
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_a_training_checkpoint_that_differs_from_its_manifest(file, tmp_path):
+    step = save_checkpoint(tmp_path, 3, lambda path: write("llama", path / "model"), keep=1)
+    load_model(str(step))
+    (step / "model" / file).write_bytes((step / "model" / file).read_bytes().replace(b"a", b"b", 1))
+    with pytest.raises(UserError, match=f"is damaged .*{file}"):
+        load_model(str(step))
+
+
+class Hub:
+    """A hub of one repository: links the files asked for into a snapshot, as the cache does, and keeps the requests."""
+
+    def __init__(self, files: Path, snapshot: Path) -> None:
+        self.files, self.snapshot, self.asked = files, snapshot, []
+
+    def download(self, name: str, *, allow_patterns: list[str], local_files_only: bool) -> str:
+        self.asked.append(list(allow_patterns))
+        blobs = self.snapshot.parent / "blobs"
+        blobs.mkdir(exist_ok=True)
+        self.snapshot.mkdir(exist_ok=True)
+        for file in self.files.iterdir():
+            link = self.snapshot / file.name
+            if any(fnmatch.fnmatch(file.name, pattern) for pattern in allow_patterns) and not link.exists():
+                blob = blobs / hashlib.sha256(file.read_bytes()).hexdigest()
+                shutil.copy(file, blob)
+                link.symlink_to(blob)
+        return str(self.snapshot)
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    (tmp_path / "files").mkdir()
+    hub_of_one = Hub(tmp_path / "files", tmp_path / "snapshot")
+    monkeypatch.setattr(load, "snapshot_download", hub_of_one.download)
+    monkeypatch.setattr(hub, "unreachable", lambda: None)
+    return hub_of_one
+
+
+def fetched(fake: Hub) -> set[str]:
+    return {path.name for path in fake.snapshot.iterdir()}
+
+
+def test_from_the_hub_without_its_code(fake):
+    write("parcae", fake.files)
+    (fake.files / "modeling_parcae.py").write_text("raise SystemExit('remote code ran')")
+    torch.save({}, fake.files / "pytorch_model.bin")
+    model, _ = load_model("someone/parcae")
+    assert model.config.checkpoint_family == "parcae"
+    assert fetched(fake) == {"config.json", "model.safetensors", *TOKENIZER}
+    assert load_config("someone/parcae").hidden_size == model.config.hidden_size
+
+
+def test_from_the_hub_a_bin_where_there_are_no_safetensors(fake):
+    checkpoint = write("parcae", fake.files)
+    (fake.files / "model.safetensors").unlink()
+    torch.save(checkpoint.tensors, fake.files / "pytorch_model.bin")
+    load_model("someone/parcae")
+    assert "pytorch_model.bin" in fetched(fake)
+
+
+def test_from_the_hub_no_weights_of_a_model_that_is_not_looped(fake):
+    (fake.files / "config.json").write_text('{"model_type": "llama"}')
+    (fake.files / "model.safetensors").write_bytes(b"large")
+    with pytest.raises(UserError, match="llama model, which is not looped"):
+        load_model("someone/llama")
+    assert fetched(fake) == {"config.json"}
+
+
+def test_from_the_hub_a_blob_that_differs_from_its_name(fake):
+    write("ouro", fake.files)
+    load_model("someone/ouro")
+    blob = (fake.snapshot / "model.safetensors").resolve()
+    content = bytearray(blob.read_bytes())
+    content[-1] ^= 1
+    blob.write_bytes(bytes(content))
+    with pytest.raises(UserError, match="model.safetensors differs from its SHA-256; delete"):
+        load_model("someone/ouro")
+
+
+def test_a_hub_that_does_not_answer(monkeypatch):
+    monkeypatch.setattr(hub, "unreachable", lambda: "the hub is away")
+    with pytest.raises(UserError, match=r"no looped model at 'some/one'.*\(the hub is away\)"):
+        load_model("some/one")
