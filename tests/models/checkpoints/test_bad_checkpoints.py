@@ -89,10 +89,8 @@ def test_a_tied_head_must_equal_the_embedding(tmp_path):
     assert load_checkpoint(checkpoint.write(tmp_path / "once")).config.tie_word_embeddings
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("n_heads", "three"), ("norm_eps", "small"), ("n_embd", []), ("n_embd", -8)]
-)
-def test_impossible_values(key, value, tmp_path):
+@pytest.mark.parametrize("wrong", [("n_heads", "three"), ("norm_eps", "small"), ("n_embd", []), ("n_embd", -8)])
+def test_impossible_values(wrong, tmp_path):
     checkpoint = CHECKPOINTS["llama"]()
     raw = checkpoint.raw | dict([wrong])
     assert "config.json has" in refused(type(checkpoint)(raw, checkpoint.tensors).write(tmp_path))
