@@ -1,4 +1,41 @@
-r"""MATH500's reward.  (docstring to come)"""
+r"""MATH500's reward: 1.0 when a completion's answer is the reference's, else 0.0.
+
+Which text is the answer: the last balanced `\boxed{...}`, else what `math_extract` falls back to. A last box that is
+never closed is a cut-off answer. Answers and references have at most `LONGEST_ANSWER` characters, numbers
+`latex_tokens.LONGEST_NUMBER`; a longer answer is wrong, unless it is the reference's text.
+
+How it is compared: read by a strict grammar (`math_answer`, `latex_expression`) that refuses what it doesn't know, and
+evaluates nothing but mathematics. math-verify's own reader is not used, since it drops what it can't read, and its
+comparison only where ours is undecided. Everything happens in worker processes (`math_pool`) that are killed after
+`math_pool.TIME_LIMIT` seconds; what takes longer, or breaks its worker twice, is wrong. Without a healthy worker the
+score is None.
+
+The choices, each the same for references and completions:
+
+- Values are exact: 0.5 is 1/2, 0.333 is not 1/3, 0.1 is not 0.10000001, 3.14 is not \pi. `0.\overline{3}` is 1/3. No
+  tolerance, however small or large the numbers are. 2^2 is 4 and (x-1)(x+1) is x^2-1: what is equal for all real values
+  counts, simplified or not. An unevaluated sum, product, integral or limit is no answer.
+- Units, degrees, money are left out at will, and not converted: 5 cm is 5, \$5 is 5; 5 cm is not 5 m and not 50 mm,
+  90^\circ is not \pi/2. "million" and its like multiply; a word that changes the value ("or more") makes it no answer.
+- A percent sign is left out at will: 28 is 28\%. A share counts for its percentage unless it is an integer: 0.28 is
+  28\%, 5 is not 500\%.
+- Thousands: 10,080 `10{,}080` `10\,080` `10,\!080` "10 080" are 10080; 1,234 is not 1.234. Inside brackets a bare comma
+  separates: (1,234) is a pair.
+- `1\frac{4}{5}` and `1 4/5` are mixed numbers. -(-5) is 5, --5 nothing. 1.5e3 is 1500. "1 2" is nothing.
+- A base may be left out: 2516_8 is 2516, but not 2516_7, and not its value 1358.
+- A name in front is dropped: x=5 is 5, x=2+3=5 is 5; x=5 is not y=5. An equation with variables is compared as an
+  equation, up to a factor: y=2x+3 is 2x-y+3=0, and not 2x+3. Only a completion may name what it gives (S=2k+2 for 2k+2,
+  a+b=10 for 10). Of a = b \approx c, the exact part counts.
+- 1,2 and \{2,1\} have no order, (1,2) has; a list has each entry as often. \pm stands for two entries. x=5, y=6 is
+  (5,6), and 1,2,3 is (1,2,3); but 1,2 isn't (1,2), which may be an interval.
+- An interval, its inequality and x \in it are the same, either way round: (3,4] is 3<x\le4. (3,4) may be either. Unions
+  are compared as sets.
+- Matrices by entries, whatever their brackets; a row or column is the tuple of its entries.
+- Text: letter case, punctuation and \text don't count, words and their order do: evelyn is \text{Evelyn}, seat isn't
+  \text{east}. (C), \text{(C)} and C are one choice. Three letters and more without a sign between are a word.
+- A variable's case counts. e and i are the constants. An odd root of a negative number is real. log is to the base 10.
+- A reference must be readable, and text of at most `math_worker.MOST_WORDS` words; `check_gold` names the others.
+"""
 
 import atexit
 import re

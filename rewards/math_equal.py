@@ -130,8 +130,10 @@ def _all_equal(golds: Sequence[Expr], values: Sequence[Expr]) -> bool:
 def _same_group(gold: Group, answer: Group) -> bool:
     kinds = {gold.kind, answer.kind}
     golds, answers = list(gold.items), list(answer.items)
-    if kinds == {"list", "tuple"}:  # 1, 2 is the point (1, 2) in this order; and so is x = 1, y = 2 in any
+    if kinds == {"list", "tuple"}:  # x = 1, y = 2 is the point (1, 2); and 1, 2, 3 is (1, 2, 3), in this order
         golds, answers = _by_name(golds), _by_name(answers)
+        if len(golds) == 2 and golds == list(gold.items) and answers == list(answer.items):
+            return False  # a pair may be an interval, which 1, 2 is not
     if "set" in kinds:
         golds, answers = _distinct(golds), _distinct(answers)
     if len(golds) != len(answers):

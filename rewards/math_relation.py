@@ -71,7 +71,8 @@ def _equation(names: Sequence[str], sides: Sequence[Answer | None]) -> Answer:
         if _constant(left):
             return _value(right)  # 2 + 3 = 5
         if isinstance(left, Scalar) and isinstance(right, Scalar) and not _is_name(left, names[0]):
-            return Relation("=", left.value, right.value, names[0])  # a + b = 5: an equation, and a name for 5
+            # a + b = 5 is an equation, and a name for 5; but 2x + y = 0 doesn't name 0
+            return Relation("=", left.value, right.value, names[0] if right.value != 0 else "")
         return Named(names[0], _value(right))  # x = 5, x = 2 + 3 = 5
     if _constant(left) and isinstance(right, Scalar) and _is_name(right, names[-1]):
         return Named(names[-1], _value(left))

@@ -4,6 +4,7 @@ It never outlives its caller: it ends with its input, when its parent changes, a
 that guards every pair goes off. The alarm's action is the system's default, which ends the process inside any C code.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -64,10 +65,11 @@ def judge(gold: str, answer: str) -> tuple[str, str]:
 def main(time_limit: float) -> None:
     """Answers requests until there are no more, after one line that says whether a known pair is judged right."""
     parent = os.getppid()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     limit = MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    with contextlib.suppress(ValueError):  # a system that knows no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     sys.setrecursionlimit(DEEPEST_STACK)
