@@ -1,11 +1,18 @@
 """`loop-rl data`: what it prints, and that its page's commands do what the page says."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from loop_rl.cli import main
+from loop_rl.data import NAMES, default_reward, load_dataset
+from loop_rl.data.examples import RESERVED
+from loop_rl.data.gym_process import SECONDS
+from loop_rl.data.named import SETS
+from loop_rl.data.reasoning_gym import SIZES
+from loop_rl.recipe import load_recipe
 from tests.data.helpers import DATA, published, write
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "data.md"
@@ -42,7 +49,7 @@ def test_the_list_of_a_folder_counts_what_is_there(capsys, tmp_path, monkeypatch
     assert row(out, "math500")[4] == "hub: HuggingFaceH4/MATH-500"
     assert row(out, "svamp")[1] == "–" and "svamp.json, item 1" in row(out, "svamp")[4]
     out = run(capsys, "data", "list", "--folder", tmp_path)[1]
-    assert "math500_test.jsonl is missing" in row(out, "math500")[4]
+    assert row(out, "math500")[1:3] == ["–", "–"] and row(out, "math500")[4].startswith("data.folder: ")
 
 
 def test_show(capsys):
@@ -106,3 +113,71 @@ def test_fetch_says_what_to_set(capsys, tmp_path):
     assert f"{tmp_path}/MbppPlus-v0.2.0.jsonl.gz: 378 rows, sha256 b54e762755248ca4, the published file\n" in out
     for words in (f"LOOP_RL_DATA={tmp_path}", f"data.folder={tmp_path}", f"MBPP_OVERRIDE_PATH={tmp_path}/MbppPlus"):
         assert words in out
+
+
+# ---- docs/data.md
+
+
+def table_of(page, first):
+    lines = iter(page.read_text("utf-8").splitlines())
+    header = next(line for line in lines if line.startswith(f"| {first} |"))
+    names = [cell.strip() for cell in header.strip("|").split("|")]
+    next(lines)
+    rows = {}
+    for line in lines:
+        if not line.startswith("|"):
+            return rows
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        rows[cells[0]] = dict(zip(names, cells, strict=True))
+
+
+def test_the_pages_commands_run(capsys, tmp_path, monkeypatch):
+    for file in ("gsm8k_test.jsonl", "MbppPlus-v0.2.0.jsonl.gz"):
+        published(file)
+    pytest.importorskip("reasoning_gym")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    commands = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("loop-rl data")]
+    assert len(commands) >= 8
+    for command in commands:
+        argv = shlex.split(command, comments=True)[1:]
+        if argv[1:2] == ["fetch"]:
+            argv += ["--from", str(DATA)]
+        assert main(argv) == 0, command
+    assert (tmp_path / "data" / "gsm8k_train.jsonl").is_file()
+
+
+def test_the_pages_tables_are_the_sets(capsys):
+    shown = table_of(PAGE, "data.name")
+    assert tuple(shown) == NAMES
+    for name, said in shown.items():
+        assert said["reward"] == default_reward(name)
+        if name in SETS and name != "mbpp":  # the one whose size depends on the reward; below
+            assert (int(said["train"]), int(said["test"])) == SETS[name].sizes
+    for name, said in table_of(PAGE, "data").items():
+        files = {file for layout in SETS[name].layouts for file in layout.values()}
+        assert set(re.findall(r"`([^`]+)`", said["files"])) == files
+    for file in ("mbpp.jsonl", "MbppPlus-v0.2.0.jsonl.gz"):
+        published(file)
+    out = run(capsys, "data", "list", "--folder", DATA)[1]
+    assert row(out, "mbpp")[1:3] == [shown["mbpp"]["train"], shown["mbpp"]["test"]]
+
+
+def test_the_pages_names_are_those_of_the_code():
+    text = PAGE.read_text("utf-8")
+    for name in RESERVED:
+        assert f"`{name}`" in text
+    assert f"ended after {SECONDS:g} seconds" in text
+    assert f"Open sizes mean {SIZES['train']} and {SIZES['test']}" in text
+
+
+def test_the_pages_recipe_loads(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), re.S)
+    (tmp_path / "mine.yaml").write_text(block)
+    rows = [{"problem": f"{n} + 1?", "solution": n + 1, "level": n} for n in range(500)]
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, config: {"train": rows, "test": rows})
+    recipe = load_recipe(tmp_path / "mine.yaml", ["data.train_size=null", "data.eval_size=1"])
+    (example,) = load_dataset(recipe.data).test
+    n = example.index
+    assert example.prompt == f"Problem ({n}): {n} + 1?\nPut the answer in \\boxed{{}}.\n"
+    assert (example.answer, example.columns) == (str(n + 1), {"difficulty": n})
