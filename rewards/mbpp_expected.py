@@ -24,8 +24,8 @@ from typing import NamedTuple
 from rewards.mbpp_oracle import tolerance
 from rewards.mbpp_tasks import Task
 from rewards.sandbox.inside.encode import DIGEST, VALUE
-from rewards.sandbox.wire import Malformed, decode
-from rewards.sandbox.worker import Job, Limits, Worker
+from rewards.sandbox.wire import UNBOUNDED, Malformed, decode
+from rewards.sandbox.worker import Job, Limits, Worker, class_name
 
 _log = logging.getLogger(__name__)
 
@@ -138,11 +138,11 @@ def make(task: Task, worker: Worker) -> Expected:
         atol = outputs[-1].atol if outputs else task.atol
         if kind == VALUE:
             try:
-                atol = tolerance(atol, decode(payload, len(payload))[0])
+                atol = tolerance(atol, decode(payload, UNBOUNDED)[0])
             except Malformed as error:
                 problem = f"its output can't be read ({error})"
         elif kind != DIGEST:
-            problem = payload.decode("ascii", "replace")
+            problem = class_name(payload)
         if len(payload) > LARGEST_STORED:
             kind, payload = DIGEST, digest(payload)
         outputs.append(Output(kind, payload, atol))
@@ -193,7 +193,7 @@ def _read(path: Path, key: str, inputs: int) -> Expected | None:
         told = json.loads(header)
         if told != {"format": FORMAT, "key": key, "checksum": digest(content).hex()}:
             return None
-        cpu, memory, rows = decode(zlib.decompressobj().decompress(content, _LARGEST_FILE))[0]
+        cpu, memory, rows = decode(zlib.decompressobj().decompress(content, _LARGEST_FILE), UNBOUNDED)[0]
         outputs = [Output(*row) for row in rows]
     except (OSError, ValueError, TypeError, zlib.error):
         return None

@@ -10,6 +10,7 @@ and at least 1 GiB. Wall time is limited to twice the CPU limit and 5 s: a right
 """
 
 import logging
+import marshal
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -22,14 +23,15 @@ from rewards.mbpp_program import extract_program
 from rewards.mbpp_tasks import FILE_NAMES, Task, find_data, load_tasks
 from rewards.sandbox.inside.encode import DIGEST, VALUE
 from rewards.sandbox.pool import Pool
-from rewards.sandbox.wire import Malformed, decode
-from rewards.sandbox.worker import Ending, Job, SandboxError, Worker
+from rewards.sandbox.wire import UNBOUNDED, Malformed, Size, decode
+from rewards.sandbox.worker import Ending, Job, SandboxError, Worker, class_name
 from rewards.text import completion_text
 
-__all__ = ["close", "load_tasks", "mbpp_plus_reward", "mbpp_plus_share_reward", "start", "use_data"]
+__all__ = ["close", "load_tasks", "mbpp_plus_reward", "mbpp_plus_share_reward", "start", "tasks", "use_data"]
 
 _log = logging.getLogger(__name__)
-_ROOM = 16 << 10  # bytes
+_ROOM_BYTES, _ROOM = 16 << 10, 1024  # what an output may exceed the expected one's size by, and still be compared
+_NONE = marshal.dumps(None, 2)
 _LogExtra = Callable[[str, list[str]], None]
 
 
@@ -48,7 +50,7 @@ class Judge:
     def see(self, index: int, kind: bytes, payload: bytes) -> bool:
         """Judge one output; False: no further ones are needed."""
         if kind not in (VALUE, DIGEST):
-            name = payload[:60].decode("ascii", "replace")
+            name = class_name(payload)
             problem = "memory limit" if name == "MemoryError" else f"{name} at {self._task.name_input(index)}"
         elif not self._matches(index, kind, payload):
             problem = self._task.name_input(index)
@@ -59,19 +61,19 @@ class Judge:
         return self._to_the_end
 
     def _matches(self, index: int, kind: bytes, payload: bytes) -> bool:
-        expected = self._expected.outputs[index]
+        expected, name = self._expected.outputs[index], self._task.entry_point
         if kind == expected.kind and payload == expected.payload:
             return True
-        if DIGEST in (kind, expected.kind):
+        # An equal output is at most 9 times as long, a float for a bool. What is longer, or holds more, isn't read;
+        # that bounds the time here, whatever a program sends.
+        long = kind == DIGEST or len(payload) > 9 * len(expected.payload) + _ROOM_BYTES
+        if expected.kind == DIGEST:
             return kind == VALUE and digest(payload) == expected.payload
-        name = self._task.entry_point
-        # An equal output is at most 9 times as long, a float for a bool. What is longer isn't read; that bounds the
-        # time here, whatever a program sends.
-        if len(payload) > 16 * len(expected.payload) + _ROOM and name not in NOT_NONE:
-            return False
+        if long:
+            return name in NOT_NONE and expected.payload != _NONE
+        gold, size = decode(expected.payload, UNBOUNDED)
         try:
-            gold, elements = decode(expected.payload, len(expected.payload))
-            output, _ = decode(payload, 2 * elements)
+            output, _ = decode(payload, Size(2 * size.values + _ROOM, 2 * size.hashed + _ROOM))
         except Malformed:
             return False
         return is_right(name, self._task.inputs[index], output, gold, expected.atol)
@@ -186,6 +188,15 @@ def use_data(path: str | Path) -> None:
     if not found:
         raise ValueError(f"{path}: no {FILE_NAMES[0]} there; MBPP+ needs it")
     _scorer.use(found[0])
+
+
+def tasks() -> dict[str, Task]:
+    """The tasks that are scored, by id.
+
+    Raises:
+        ValueError: MBPP+'s file is missing or damaged.
+    """
+    return _scorer.tasks()
 
 
 def start(workers: int | None = None) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rewards.sandbox.launch import Bubblewrap, Plain
-from rewards.sandbox.wire import decode
+from rewards.sandbox.wire import UNBOUNDED, decode
 from rewards.sandbox.worker import Job, Limits, SandboxError, Worker
 
 T = TypeVar("T")
@@ -72,6 +72,7 @@ class Pool:
         self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[Worker], Any]] | None] = queue.SimpleQueue()
         self._most = workers or len(os.sched_getaffinity(0))
         self._workers: list[Worker] = []
+        self._threads: list[threading.Thread] = []
         self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
         self._closed = False
@@ -96,7 +97,9 @@ class Pool:
             if not self._idle.acquire(blocking=False) and len(self._workers) < self._most:
                 worker = Worker(self._launcher)
                 self._workers.append(worker)
-                threading.Thread(target=self._work, args=(worker,), name="sandbox", daemon=True).start()
+                thread = threading.Thread(target=self._work, args=(worker,), name="sandbox", daemon=True)
+                self._threads.append(thread)
+                thread.start()
         return future
 
     def close(self) -> None:
@@ -107,10 +110,12 @@ class Pool:
             if self._closed:
                 return
             self._closed = True
-            for _ in self._workers:
-                self._tasks.put(None)
         for worker in self._workers:
-            worker.close()
+            worker.close()  # before its thread ends, with which its processes die, but unwaited for
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join(timeout=10)
         shutil.rmtree(self._folder, ignore_errors=True)
         atexit.unregister(self.close)
 
@@ -122,7 +127,7 @@ class Pool:
                 self._idle.release()
                 entry = self._tasks.get()
             if entry is None:
-                return worker.close()
+                return
             future, task = entry
             try:
                 future.set_result(task(worker))
@@ -158,7 +163,7 @@ class Pool:
             ending = worker.run(Job(_CANARY, "probe", [arguments]), Limits(), keep)
         finally:
             worker.close()
-        found = decode(outputs[0])[0] if ending.kind == "done" and outputs[0] else None
+        found = decode(outputs[0], UNBOUNDED)[0] if ending.kind == "done" and outputs[0] else None
         if not isinstance(found, dict) or found.pop("answer", None) != 10:
             raise SandboxError(f"a program with a known answer failed: {ending.kind} {ending.detail}".rstrip())
         if not (found["process"] and found["signal"]):

@@ -6,12 +6,21 @@ and builds exact builtin values only.
 
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from rewards.sandbox.inside.encode import CHUNKED
 
-_DEEPEST = 100
-_HASHED = 1024  # elements of sets and dictionaries that are always read; see `decode`
+_DEEPEST = 120  # levels; encode stops at 100
+
+
+class Size(NamedTuple):
+    """How much an output holds: values in all, and elements of sets and dictionaries among them."""
+
+    values: int
+    hashed: int
+
+
+UNBOUNDED = Size(1 << 62, 1 << 62)  # for outputs of trusted programs
 
 
 class Malformed(ValueError):
@@ -37,8 +46,8 @@ class Items(Opaque):
 
 
 class _Reader:
-    def __init__(self, data: bytes, hashed: int):
-        self.data, self.at, self.hashed, self.room = data, 0, 0, hashed
+    def __init__(self, data: bytes, most: Size):
+        self.data, self.at, self.most, self.values, self.hashed = data, 0, most, 0, 0
 
     def take(self, count: int) -> bytes:
         if count < 0 or self.at + count > len(self.data):
@@ -57,8 +66,9 @@ class _Reader:
         return count
 
     def value(self, depth: int = 0) -> Any:
-        if depth > _DEEPEST:
-            raise Malformed("depth")
+        self.values += 1
+        if depth > _DEEPEST or self.values > self.most.values:
+            raise Malformed("too deep, or too much")
         code = self.take(1)
         if code == b"i":
             return self.number("<i")
@@ -91,9 +101,20 @@ class _Reader:
             return dict(self.pairs(depth))
         raise Malformed("code")
 
+    def chunks(self) -> Any:
+        """A list or tuple that was written in parts."""
+        self.at = 2
+        items: list[Any] = []
+        while self.at < len(self.data):
+            chunk = self.value()
+            if type(chunk) not in (list, tuple):
+                raise Malformed("chunk")
+            items += chunk
+        return tuple(items) if self.data[1:2] == b"(" else items
+
     def hash(self, count: int) -> None:
         self.hashed += count
-        if self.hashed > self.room:
+        if self.hashed > self.most.hashed:
             raise Malformed("too many elements")
 
     def pairs(self, depth: int) -> Iterator[tuple[Any, Any]]:
@@ -122,31 +143,24 @@ def _integer(digits: tuple[int, ...]) -> int:
     return _integer(digits[:half]) + (_integer(digits[half:]) << (15 * half))
 
 
-def decode(data: bytes, hashed: int = _HASHED) -> tuple[Any, int]:
-    """The output that `data` encodes, and how many elements of sets and dictionaries it has.
+def decode(data: bytes, most: Size) -> tuple[Any, Size]:
+    """The output that `data`, a payload of kind VALUE, encodes, and its size.
 
     Args:
-        data: a payload of kind VALUE.
-        hashed: the most such elements that are read (at least 1024): integers can be chosen to share a hash, and a set
-            of n of those takes n² steps to build.
+        most: more is not read. It bounds the time, which is linear in the values but not in the elements of sets and
+            dictionaries: integers can be chosen to share a hash, and a set of n of those takes n² steps to build.
 
     Raises:
         Malformed: anything else than an output, or one past the bounds.
     """
-    reader = _Reader(data, max(hashed, _HASHED))
+    reader = _Reader(data, most)
     try:
         if data[:1] == CHUNKED:
-            reader.at = 2
-            items: list[Any] = []
-            while reader.at < len(data):
-                chunk = reader.value()
-                if type(chunk) not in (list, tuple):
-                    raise Malformed("chunk")
-                items += chunk
-            return (tuple(items) if data[1:2] == b"(" else items), reader.hashed
-        value = reader.value()
-    except (struct.error, TypeError, UnicodeDecodeError, MemoryError) as error:  # TypeError: an unhashable element
+            value = reader.chunks()
+        else:
+            value = reader.value()
+    except (struct.error, TypeError, UnicodeDecodeError) as error:  # TypeError: an unhashable element
         raise Malformed(str(error)) from None
     if reader.at != len(data):
         raise Malformed("more than one")
-    return value, reader.hashed
+    return value, Size(reader.values, reader.hashed)

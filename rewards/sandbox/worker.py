@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rewards.sandbox.inside.encode import LARGEST_VALUE
 from rewards.sandbox.launch import SCRATCH_BYTES, Bubblewrap, Plain, Process
-from rewards.sandbox.wire import Malformed, decode
+from rewards.sandbox.wire import UNBOUNDED, Malformed, decode
 
 STARTUP = 60.0  # seconds a new process may take, on however busy a machine
 _TICK = 0.1  # seconds between looks at a running process
@@ -153,6 +153,8 @@ class Worker:
         return ending
 
     def _start(self) -> Process:
+        if self._closed:
+            raise SandboxError("the sandbox is closed")
         try:
             return self._launcher.start()
         except OSError as error:
@@ -163,7 +165,7 @@ def _by_signal(number: int) -> Ending:
     if number == signal.SIGXCPU:
         return Ending("time limit")
     if number == signal.SIGKILL:
-        # Its own CPU limit ends a program so, and _Watch has counted that; it can send no signal itself.
+        # A program can't send it to itself; where its CPU limit did, _Watch has noticed.
         raise SandboxError("the program's process was killed from outside, as when memory runs out")
     return Ending("ended", signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}")
 
@@ -209,7 +211,7 @@ class _Watch:
                         return Ending("stopped")
                     index += 1
                 elif kind == b"F":
-                    return Ending("failed", payload[:60].decode("ascii", "replace"))
+                    return Ending("failed", class_name(payload))
                 elif kind == b"M":
                     return Ending("undefined")
                 elif kind == b"E" and index == inputs:
@@ -245,9 +247,14 @@ class _Watch:
         self._cpu, self._threads = (int(fields[11]) + int(fields[12])) / _CLOCK, int(fields[17])
 
 
+def class_name(payload: bytes) -> str:
+    """The name in a frame of kind X or F, fit to be shown."""
+    return "".join(letter if letter.isprintable() else "?" for letter in payload[:60].decode("ascii", "replace"))
+
+
 def _usage(payload: bytes) -> tuple[float, int]:
     try:
-        cpu, memory = decode(payload)[0]
+        cpu, memory = decode(payload, UNBOUNDED)[0]
         return float(cpu), int(memory)
     except (Malformed, TypeError, ValueError, OverflowError):
         return 0.0, 0

@@ -3,7 +3,7 @@
 In:   argument 1, by marshal in hexadecimal: (readable paths or None, writable paths, folder of packages);
       standard input, to its end, by marshal: (code, entry point, encoded inputs, CPU seconds, bytes of memory).
 Out:  frames of one byte of kind, four of length (little-endian) and a payload.
-      P  protected, and waits for its program      B  begins to run the program
+      P  ready for its program      B  begins to run the program
       V, D  an output, and its digest                    X  the call raised (class name)
       F  the program itself raised (class name)          M  it defines no entry point
       E  all inputs ran: (CPU seconds, peak bytes), by marshal
@@ -38,25 +38,23 @@ def _channels() -> tuple[int, int]:
     return job, answers
 
 
-def _limit(which: int, value: int) -> None:
+def _limit(which: int, soft: int, hard: int | None = None) -> None:
     """Lower a limit for good, never above the hard limit that is already there."""
-    hard = resource.getrlimit(which)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(which, (value, value))
+    before = resource.getrlimit(which)[1]
+    limits = (soft, soft if hard is None else hard)
+    resource.setrlimit(which, limits if before == resource.RLIM_INFINITY else tuple(min(n, before) for n in limits))
 
 
-def _protect(readable: list | None, writable: list) -> None:
-    """Give up what the program must not have."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(1, ctypes.c_ulong(9))  # PR_SET_PDEATHSIG, SIGKILL: die with the thread that waits for the answers
+def _give_up(libc: ctypes.CDLL, readable: list | None, writable: list) -> None:
+    """Give up files, root's powers, and the means to outlive the thread that waits for the answers."""
+    libc.prctl(1, ctypes.c_ulong(9))  # PR_SET_PDEATHSIG, SIGKILL
     header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-    libc.capset(header, nothing)  # root's powers, where it is root
+    libc.capset(header, nothing)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, _LONGEST_FILE)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     if readable is not None:
         landlock.restrict(libc, readable, writable)
-    seccomp.restrict(libc)
 
 
 def _name(error: BaseException) -> bytes:
@@ -73,7 +71,8 @@ def main() -> None:
         while frame:
             frame = frame[write(answers, frame) :]
 
-    _protect(readable, writable)
+    libc = ctypes.CDLL(None, use_errno=True)
+    _give_up(libc, readable, writable)
     send(b"P")
     parts = []
     while part := os.read(job, 1 << 20):
@@ -82,8 +81,11 @@ def main() -> None:
     if not parts:
         leave(0)  # whoever started this needs it no more
     code, entry_point, inputs, seconds, memory = loads(b"".join(parts))
-    _limit(resource.RLIMIT_CPU, seconds)
+    _limit(
+        resource.RLIMIT_CPU, seconds, seconds + 2
+    )  # SIGXCPU at the first, which can be ignored, SIGKILL at the second
     _limit(resource.RLIMIT_AS, memory)
+    seccomp.restrict(libc)
     sys.path[0] = packages  # was this script's folder
     sys.argv[1:] = []
     module = ModuleType("program")

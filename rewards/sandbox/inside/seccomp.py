@@ -10,13 +10,15 @@ import struct
 
 # name: (x86_64, aarch64); None where the architecture has no such call.
 _NOT_PERMITTED = {
-    # other processes: none is made, none is replaced, none is reached
+    # other processes: none is made, none is replaced, none is reached; nor can a program have itself killed, which
+    # would look like a failure of the machine
     "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
     "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240), "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424),
     "pidfd_getfd": (438, 438), "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "process_madvise": (440, 440), "process_mrelease": (448, 448), "kcmp": (312, 272), "move_pages": (279, 239),
     "migrate_pages": (256, 238), "setpgid": (109, 154), "setsid": (112, 157), "setpriority": (141, 140),
+    "timer_create": (222, 107), "setrlimit": (160, 164),
     "sched_setaffinity": (203, 122), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
     "sched_setattr": (314, 274), "ioprio_set": (251, 30),
     # network, and sockets that lead out of the process; a socketpair stays, asyncio needs one
@@ -52,6 +54,7 @@ _MISSING = {"clone3": (435, 435), "io_uring_setup": (425, 425), "io_uring_enter"
 
 _CLONE, _CLONE_THREAD = (56, 220), 0x10000
 _PRLIMIT, _PRCTL, _FCNTL, _IOCTL, _SENDTO = (302, 261), (157, 167), (72, 25), (16, 29), (44, 206)
+_EXIT, _EXIT_GROUP = (60, 93), (231, 94)
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _SIGNAL_OWNERS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: signals by way of a file
 _TERMINAL_OR_OWNER = (0x5412, 0x541C, 0x8901, 0x8902)  # TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP
@@ -97,7 +100,10 @@ def filter_program(machine: str) -> bytes:
 
     refuse = _step(_RETURN, _EPERM)
     when(_CLONE, _argument(0), _step(_ANY_BIT, _CLONE_THREAD, 1, 0), refuse)
-    when(_PRLIMIT, _argument(0), _step(_EQUAL, 0, 1, 0), refuse)
+    for high in (False, True):  # reading limits stays, its own or others'
+        when(_PRLIMIT, _argument(2, high), _step(_EQUAL, 0, 1, 0), refuse)
+    for leave in (_EXIT, _EXIT_GROUP):  # from 128 on, bubblewrap reports signals
+        when(leave, _argument(0), _step(_AT_LEAST, 128, 0, 1), refuse)
     when(_PRCTL, _argument(0), _step(_EQUAL, _PR_SET_PDEATHSIG, 0, 1), refuse)
     for command in _SIGNAL_OWNERS:
         when(_FCNTL, _argument(1), _step(_EQUAL, command, 0, 1), refuse)

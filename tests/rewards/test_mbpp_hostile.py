@@ -1,0 +1,146 @@
+"""Programs that attack: none passes, costs more than its limit, reaches the machine, or leaves anything behind."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from rewards import mbpp_expected
+from rewards.sandbox.worker import Limits, Worker
+from tests.rewards.mbpp_hostile import ESCAPING, GREEDY, HOSTILE, LEAVING, LYING, RIGHT, SLEEPING, SPINNING
+from tests.rewards.mbpp_squares import MODES, score, scoring
+
+LIMITS = Limits(cpu=0.5, memory=256 << 20)
+NEEDS_FILES_KEPT = [name for name in ESCAPING if any(word in name for word in ("outside", "reads", "links"))]
+
+
+def sessions() -> set[int]:
+    """The session of every process of this machine."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            found.add(int(stat.read_bytes().rpartition(b")")[2].split()[3]))
+        except OSError:
+            pass
+    return found
+
+
+class Batch:
+    """All hostile programs, scored at once, and what there was to see of it from outside."""
+
+    def __init__(self, mode: str, folder: Path):
+        self.outside = folder / "outside"
+        (self.outside / "cache").mkdir(parents=True)
+        (self.outside / "precious").write_text("gold")
+        (self.outside / "tasks.jsonl").write_text("the answers")
+        self.before = self._state()
+        started, self.seconds = [], {}
+
+        def run(worker, job, limits, see, original=Worker.run):
+            began = time.monotonic()
+            try:
+                return original(worker, job, limits, see)
+            finally:
+                self.seconds[job.code] = time.monotonic() - began
+
+        with pytest.MonkeyPatch.context() as patch, scoring(mode, folder, workers=4) as pool:
+            patch.setattr(mbpp_expected, "_FLOOR", LIMITS)
+            patch.setattr(Worker, "run", run)
+            start = pool._launcher.start
+
+            def record():
+                process = start()
+                started.append(process.popen.pid)
+                return process
+
+            patch.setattr(pool._launcher, "start", record)
+            self.line = pool.line
+            names = [*HOSTILE]
+            self.programs = {name: self._placed(HOSTILE[name][0]) for name in names}
+            self.results = dict(zip(names, score([*self.programs.values()]), strict=True))
+            self.scratch_left = [path.name for path in folder.glob("scratch-*")]
+            spares = {worker._spare.popen.pid for worker in pool._workers if worker._spare}
+            self.left = (sessions() & set(started)) - spares
+            self.after = self._state()
+            self.answered_after = score(["def f(n): return n * n + 1"] * 8)
+        self.left_after_close = sessions() & set(started)
+        self.spares = len(spares)
+
+    def _placed(self, code: str) -> str:
+        return code.replace("OUTSIDE", str(self.outside)).replace("PARENT", str(os.getpid()))
+
+    def _state(self) -> list[tuple[str, int, int]]:
+        paths = [self.outside, *sorted(self.outside.rglob("*"))]
+        return [(path.name, path.stat().st_size, path.stat().st_mode) for path in paths]
+
+
+@pytest.fixture(scope="module", params=MODES)
+def batch(request, tmp_path_factory):
+    return Batch(request.param, tmp_path_factory.mktemp("hostile"))
+
+
+def check(batch: Batch, name: str) -> None:
+    reward, reason = batch.results[name]
+    assert reward == 0.0, reason
+    assert reason.startswith(HOSTILE[name][1]), reason
+
+
+@pytest.mark.parametrize("name", SPINNING)
+def test_what_never_ends_is_ended(batch, name):
+    check(batch, name)
+
+
+@pytest.mark.parametrize("name", SLEEPING)
+def test_what_waits_is_ended(batch, name):
+    check(batch, name)
+
+
+@pytest.mark.parametrize("name", GREEDY)
+def test_what_takes_too_much_is_stopped(batch, name):
+    check(batch, name)
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_leaving_early_is_no_answer(batch, name):
+    check(batch, name)
+
+
+@pytest.mark.parametrize("name", LYING)
+def test_lies_are_wrong_answers(batch, name):
+    check(batch, name)
+
+
+@pytest.mark.parametrize("name", ESCAPING)
+def test_the_outside_is_out_of_reach(batch, name):
+    if name in NEEDS_FILES_KEPT and "NOT kept from" in batch.line:
+        pytest.skip(f"neither bubblewrap nor Landlock here: {batch.line}")
+    check(batch, name)
+
+
+def test_the_outside_is_as_it_was(batch):
+    if "NOT kept from" in batch.line:
+        pytest.skip(f"neither bubblewrap nor Landlock here: {batch.line}")
+    assert batch.after == batch.before
+
+
+def test_none_costs_more_than_its_limit_and_a_second(batch):
+    slow = {name: batch.seconds[code] for name, code in batch.programs.items()}
+    assert max(slow.values()) < LIMITS.wall + 1 + 1, slow  # and a second for a busy machine
+
+
+def test_nothing_is_left(batch):
+    assert batch.left == set()
+    assert len(batch.scratch_left) <= batch.spares  # those that wait for the next program
+    assert batch.left_after_close == set()
+
+
+def test_the_next_program_is_scored_as_ever(batch):
+    assert batch.answered_after == [(1.0, "correct")] * 8
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_right_programs_with_odd_habits_pass(mode, tmp_path):
+    with scoring(mode, tmp_path):
+        results = dict(zip(RIGHT, score([*RIGHT.values()]), strict=True))
+    assert results == {name: (1.0, "correct") for name in RIGHT}
