@@ -39,7 +39,7 @@ def test_every_shipped_rl_recipe_loads(file: Path) -> None:
         pytest.skip("not a recipe of RL")
     recipe = load_recipe(file)
     assert recipe.run.name == file.stem
-    assert file.stem.endswith(recipe.learner.estimator)
+    assert file.stem.endswith(recipe.learner.estimator) or file.stem.endswith("_eval")
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,13 @@ def test_the_gsm8k_recipe_is_the_papers_setting() -> None:
     assert (recipe.data.train_size, recipe.data.eval_size) == (400, 500)
     tiny = load_recipe("gsm8k_tiny_reuse_neumann4")
     assert (tiny.model.path, tiny.model.dtype, tiny.data.train_size) == ("embedded", "float32", 400)
+
+
+def test_the_mbpp_recipe_is_the_papers_setting_and_says_only_what_differs() -> None:
+    recipe, base = load_recipe("mbpp_reuse_neumann4").model_dump(), load_recipe("gsm8k_reuse_neumann4").model_dump()
+    assert (recipe["data"]["train_size"], recipe["data"]["eval_size"]) == (272, 100)
+    differing = {section for section in recipe if recipe[section] != base[section]}
+    assert differing == {"data", "reward", "run"}
 
 
 def test_a_shipped_recipe_is_found_by_name_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +101,11 @@ def test_floats_of_every_spelling(tmp_path: Path, text: str) -> None:
 def test_a_float_may_be_written_as_an_integer_and_a_name_like_a_float_stays_a_name(tmp_path: Path) -> None:
     recipe = load_recipe(write(tmp_path, "rollout: {temperature: 1}\nrun: {name: 1e5}"))
     assert recipe.rollout.temperature == 1.0 and recipe.run.name == "1e5"
+
+
+def test_weights_of_every_spelling(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path, "reward: {functions: {gsm8k: 1, 'my_mod.sub:f': -1e-1}}"))
+    assert list(recipe.reward.functions.items()) == [("gsm8k", 1.0), ("my_mod.sub:f", -0.1)]  # in their order
 
 
 def test_wandb_off_is_a_word(tmp_path: Path) -> None:
@@ -179,6 +191,15 @@ def test_an_unknown_key_is_refused_with_the_nearest(
         ("optim: {learning_rate: 2024-01-01}", ["optim.learning_rate", "a number"]),
         ("reward: {name: gsm8K}", ["reward.name", "'gsm8K'", "nearest", "gsm8k"]),
         ("reward: {name: 'my mod:f'}", ["reward.name", "module:function"]),
+        ("reward: {name: mbpp_pluss}", ["reward.name", "nearest", "mbpp_plus"]),
+        ("reward: {functions: {gsm8k: 1, math50: 1}}", ["reward.functions", "'math50'", "nearest", "math500"]),
+        ("reward: {functions: {gsm8k: much}}", ["reward.functions", "weight of gsm8k", "'much'"]),
+        ("reward: {functions: {gsm8k: .nan}}", ["reward.functions", "finite"]),
+        ("reward: {functions: [gsm8k]}", ["reward.functions", "['gsm8k']"]),
+        ("reward: {name: gsm8k, functions: {choice: 1}}", ["reward", "exclude each other", "null"]),
+        ("reward: {workers: 0}", ["reward.workers", "at least 1"]),
+        ("eval: {data: [gsm8k, mat500]}", ["eval.data", "'mat500'", "math500"]),
+        ("eval: {temperature: -1}", ["eval.temperature", "at least 0"]),
         ("data: {name: gms8k}", ["data.name", "'gms8k'", "gsm8k"]),
         ("run: {name: a/b}", ["run.name", "a/b"]),
         ("run: {wandb: on}", ["run.wandb", "'off'", "True"]),

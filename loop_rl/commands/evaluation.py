@@ -121,11 +121,11 @@ def run_eval(
             raise UserError(f"data.name: {task.data} has no held-out questions to evaluate on")
     if first.run.threads is not None:
         torch.set_num_threads(first.run.threads)
-    model, tokenizer = load_model(target.model, first.model.dtype)
+    model, tokenizer = load_model(first.model.path, first.model.dtype)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     weights = weights_digest(model.state_dict())
-    folder = Path(out) if out is not None else target.run or Path("evals") / model_name(target.model)
-    about = {"by": "loop-rl eval", "model": target.model, "depth": first.model.depth or model.config.depth}
+    folder = Path(out) if out is not None else target.run or Path("evals") / model_name(first.model.path)
+    about = {"by": "loop-rl eval", "model": first.model.path, "depth": first.model.depth or model.config.depth}
     rows = []
     with contextlib.ExitStack() as stack:
         tools: tuple[Generate, Scorer] | None = None

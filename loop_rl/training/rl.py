@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from accelerate.utils import broadcast_object_list
 
 from loop_rl.data import Example
@@ -23,12 +22,12 @@ from loop_rl.evaluation.sample import Sampled, sample_and_submit
 from loop_rl.evaluation.task import Task
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.update import rollout_weights
-from loop_rl.recipe import Recipe
+from loop_rl.recipe import Recipe, load_recipe
 from loop_rl.rollout.pool import RolloutPool
 from loop_rl.rollout.record import Rollout
 from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint, save_checkpoint
 from loop_rl.training.mirror import Mirror, mirrored
-from loop_rl.training.run_folder import drop_rows_after, environment, progress_bar, saved_recipe, stop_requests
+from loop_rl.training.run_folder import drop_rows_after, environment, progress_bar, stop_requests
 from loop_rl.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -223,7 +222,8 @@ def _evaluate(
         on_batch=lambda count: bar.advance(shown, count),
     )
     bar.remove_task(shown)
-    return record_evaluation(run, trainer.step, task.data, result)
+    depth = recipe.model.depth or trainer.looped.config.depth
+    return record_evaluation(run, trainer.step, task.data, result, {"depth": depth})
 
 
 def _write_completions(
@@ -264,11 +264,11 @@ def _check_run_folder(run: Path, recipe: Recipe, resume: bool) -> Path | None:
         return None
     if not (run / "recipe.yaml").is_file():
         raise UserError(f"there is no run to resume in {run}: check run.folder and run.name, or start without --resume")
-    before, now = saved_recipe(run), yaml.safe_load(recipe.dump_yaml())
+    before, now = load_recipe(run / "recipe.yaml").model_dump(), recipe.model_dump()
     for values in (before, now):
-        values.get("reward", {}).pop("workers", None)  # how many score decides no score
+        values["reward"].pop("workers")  # how many score decides no score
     for section in ("model", "data", "reward", "rollout", "learner", "optim", "lora"):
-        if before.get(section) != now.get(section):
+        if before[section] != now[section]:
             raise UserError(
                 f"the section {section} is not the one that {run} was started with; undo the change, or start a new run"
             )

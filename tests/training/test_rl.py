@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 import torch
 import yaml
@@ -32,6 +34,12 @@ def model_folder(tmp_path_factory) -> Path:
 def reward_by_length(completions: list[str], **_) -> list[float]:
     """Something a random model can get more of."""
     return [float(len(c) % 5) for c in completions]
+
+
+def reward_of_odd_lengths(completions: list[str], log_extra=None, **_) -> list[float | None]:
+    """None for completions of an even length."""
+    log_extra("reason", ["not scored: even" if len(c) % 2 == 0 else "correct" for c in completions])
+    return [None if len(c) % 2 == 0 else 1.0 for c in completions]
 
 
 def recipe_file(folder: Path, model: Path, **changes) -> Path:
@@ -72,7 +80,7 @@ def test_a_run_folder_holds_what_report_needs(finished: Path, model_folder: Path
     for row in rows:
         assert {"reward", "reward_std", "entropy", "loss", "grad_norm", "residual/median"} <= row.keys()
         assert {
-            f"time/{phase}" for phase in ("rollout", "reward", "update", "optimizer", "weights", "step")
+            f"time/{phase}" for phase in ("rollout", "reward", "reward_wait", "update", "optimizer", "weights", "step")
         } <= row.keys()
         assert all(value is not None for value in row.values())
         assert abs(row["sampling/importance_sampling_ratio/mean"] - 1) < 1e-5
@@ -102,7 +110,7 @@ def test_a_run_killed_at_a_random_moment_ends_with_the_same_weights(
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    run = train(load_recipe(file), resume=True, progress=False)
+    run = train(load_recipe(file, ["reward.workers=2"]), resume=True, progress=False)
     assert same(weights(run, 4), weights(finished, 4))
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
@@ -141,6 +149,60 @@ def _merged(trainer: Trainer) -> dict[str, torch.Tensor]:
     from loop_rl.learner.update import rollout_weights
 
     return rollout_weights(trainer.model)
+
+
+def test_several_rewards_on_several_sets(model_folder: Path, tmp_path: Path) -> None:
+    here = "tests.training.test_rl"
+    questions = [{"question": f"What is {n} + 1?", "answer": n + 1, "level": n % 2} for n in range(40)]
+    (tmp_path / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    file = recipe_file(
+        tmp_path,
+        model_folder,
+        reward={"name": None, "functions": {f"{here}:reward_by_length": 2.0, f"{here}:reward_of_odd_lengths": -1}},
+        eval={"samples": 2, "data": [str(tmp_path / "other.jsonl")], "size": 2},
+        run={"max_steps": 1},
+    )
+    run = train(load_recipe(file, ["reward.workers=2"]), progress=False)
+    (row,) = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    samples = pyarrow.parquet.read_table(run / "completions" / "step_1.parquet").to_pylist()
+    scored = [sample for sample in samples if len(sample["completion"]) % 2]
+    lengths = [float(len(sample["completion"]) % 5) for sample in samples]
+    assert len(samples) == 12 and 0 < len(scored) < 12
+    assert row["reward_errors"] == 12 - len(scored)
+    assert row["reward"] == pytest.approx(statistics.fmean(2 * (len(s["completion"]) % 5) - 1 for s in scored))
+    assert row[f"rewards/{here}:reward_by_length/mean"] == pytest.approx(statistics.fmean(lengths))
+    assert row[f"rewards/{here}:reward_by_length/std"] == pytest.approx(statistics.stdev(lengths))
+    assert row[f"rewards/{here}:reward_of_odd_lengths/mean"] == 1.0
+    for sample in samples:
+        unscored = len(sample["completion"]) % 2 == 0
+        assert (sample["reward"] is None) == (sample["advantage"] is None) == unscored
+        assert sample["reason"] == ("not scored: even" if unscored else None)
+    evals = [json.loads(line) for line in (run / "evals.jsonl").read_text().splitlines()]
+    assert [(e["step"], e["data"]) for e in evals] == [
+        (step, data) for step in (0, 1) for data in ("arithmetic", str(tmp_path / "other.jsonl"))
+    ]
+    assert [e["questions"] for e in evals] == [3, 2, 3, 2]
+    assert "by_level" in evals[1] and evals[1]["no_answer"] is not None  # its own reward, which says why
+    assert len(list((run / "evals").glob("*.parquet"))) == 4
+    table = pyarrow.parquet.read_table(run / evals[0]["file"])
+    assert f"reward/{here}:reward_of_odd_lengths" in table.column_names
+
+
+def test_data_without_questions_to_train_on_is_refused(model_folder: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "math500_test.jsonl").write_text(
+        json.dumps({"problem": "1+1", "answer": "2", "level": 1, "subject": "Algebra", "unique_id": "a"}) + "\n"
+    )
+    sets = {"name": "math500", "folder": str(tmp_path), "train_size": None, "eval_size": None}
+    file = recipe_file(tmp_path, model_folder, data=sets, reward={"name": None})
+    with pytest.raises(UserError, match="math500 has no questions to train on") as error:
+        train(load_recipe(file), progress=False)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_reward_that_lacks_a_column_is_refused_before_a_worker_starts(model_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="needs the column 'folder'"):
+        Trainer(load_recipe(recipe_file(tmp_path, model_folder, reward={"name": "tests.evaluation.toy_rewards:marks"})))
 
 
 def test_a_folder_in_use_is_refused(finished: Path, model_folder: Path) -> None:
