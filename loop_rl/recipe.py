@@ -35,7 +35,7 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    name: str = Field("arithmetic", description="A known data set (loop-rl data list), or a .jsonl file of your own.")
+    name: str = Field("arithmetic", description="A known data set (loop-rl data), a .jsonl file, or owner/name on the hub.")
     folder: str | None = Field(None, description="Folder of local data sets; null: the variable LOOP_RL_DATA.")
     train_size: int | None = Field(None, ge=0, description="Training questions to use; null: all.")
     eval_size: int | None = Field(None, ge=1, description="Held-out questions to use; null: all.")
@@ -108,6 +108,16 @@ class RolloutSection(Section):
     temperature: float = Field(1.0, gt=0, description="Sampling temperature; log-probabilities are taken at it.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling: probability mass kept; 1 keeps all.")
     top_k: int = Field(0, ge=0, description="Tokens kept by rank; 0 keeps all.")
+    cache: Literal["full", "terminal"] = Field(
+        "full", description="Keys and values kept: of every recurrence, or of the last one only."
+    )
+    depth_tolerance: float | None = Field(
+        None, gt=0, description="Residual below which a token stops recurring; null: all use the model's depth."
+    )
+    min_depth: int = Field(1, ge=1, description="Recurrences of a token at least, with depth_tolerance.")
+    prefill: Literal["teacher", "student"] = Field(
+        "teacher", description="What reads the prompt: the model, or the student distilled from it (cache: terminal)."
+    )
     workers: int = Field(1, ge=1, description="Rollout workers.")
     cluster: str | None = Field(None, description="Address of a running Ray cluster; null: this machine only.")
 
@@ -143,6 +153,20 @@ class LearnerSection(Section):
 
         parse_estimator(name)
         return name
+
+
+class HealthSection(Section):
+    """Whether the states that are reused are still fixed points, and what to do when they are not."""
+
+    cosine_steps: int = Field(0, ge=0, description="Steps between gradient cosines to full_bptt; 0: none.")
+    min_cosine: float | None = Field(None, gt=-1, le=1, description="Least gradient cosine; null: no limit.")
+    max_residual: float | None = Field(None, gt=0, description="Greatest 90 % quantile of residuals; null: no limit.")
+    max_term_ratio: float | None = Field(
+        None, gt=0, description="Greatest ratio of the Neumann sum's last two terms; null: no limit."
+    )
+    on_breach: Literal["warn", "recompute", "stop"] = Field(
+        "warn", description="Past a limit: say so, learn from recomputed endpoints from then on, or stop the run."
+    )
 
 
 class OptimSection(Section):
@@ -209,10 +233,22 @@ class Recipe(Section):
     reward: RewardSection = Field(RewardSection(), description="What a completion is worth.")
     rollout: RolloutSection = Field(RolloutSection(), description="Sampling of completions.")
     learner: LearnerSection = Field(LearnerSection(), description="Objective and gradient.")
+    health: HealthSection = Field(HealthSection(), description="Limits on how far reused states may be off.")
     optim: OptimSection = Field(OptimSection(), description="Optimizer and its schedule.")
     eval: EvalSection = Field(EvalSection(), description="Held-out evaluation.")
     lora: LoraSection | None = Field(None, description="Low-rank adapters; null: all weights are trained.")
     run: RunSection = Field(RunSection(), description="Length, seed and folder of the run.")
+
+    @model_validator(mode="after")
+    def _what_goes_together(self) -> Recipe:
+        if self.rollout.prefill == "student" and self.rollout.cache != "terminal":
+            raise ValueError("rollout.prefill: a student makes terminal banks only; set rollout.cache to terminal")
+        if self.rollout.depth_tolerance is not None and self.learner.estimator.startswith("truncated"):
+            raise ValueError(
+                f"learner.estimator: {self.learner.estimator} counts its window from one depth for all tokens, which "
+                "rollout.depth_tolerance gives up; use full_bptt, a recompute or a reuse estimator"
+            )
+        return self
 
     def dump_yaml(self) -> str:
         """The resolved recipe, every key written out; load_recipe reads it back to an equal one."""

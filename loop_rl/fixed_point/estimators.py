@@ -55,29 +55,49 @@ class Estimator:
         return neumann_sum(vjp, g, self.terms, self.tail)
 
     def endpoint(
-        self, f: Map, *, z0: Tensor | None = None, depth: int | None = None, saved: Tensor | None = None
+        self,
+        f: Map,
+        *,
+        z0: Tensor | None = None,
+        depth: int | None = None,
+        saved: Tensor | None = None,
+        on_vjp: Callable[[Tensor, Tensor], None] | None = None,
     ) -> Tensor:
         """z^R, differentiable with respect to what f closes over.
 
         Args:
             f: the recurrence, [..., width] -> [..., width].
             z0, depth: initial state and R (bptt and recompute). saved: z^R of the rollout (reuse).
+            on_vjp: told v and J^T v of every product that the series takes, during the backward pass.
 
         Raises:
             ValueError: what this estimator needs is missing.
         """
+
+        def transform(vjp: VJP, g: Tensor) -> Tensor:
+            return self.transform(vjp if on_vjp is None else _observed(vjp, on_vjp), g)
+
         if self.kind == "reuse":
             if saved is None:
                 raise ValueError(f"{self.name} needs the rollout's saved endpoint states")
-            return endpoint_gradient(f, saved, self.transform)
+            return endpoint_gradient(f, saved, transform)
         if z0 is None or depth is None:
             raise ValueError(f"{self.name} needs the initial state and the depth")
         window = depth if self.kind == "bptt" and self.window is None else min(self.window or 0, depth)
         with torch.no_grad():
             z = iterate(f, z0, depth - window)
         if self.kind == "recompute":
-            return endpoint_gradient(f, z, self.transform)
+            return endpoint_gradient(f, z, transform)
         return iterate(f, z, window)
+
+
+def _observed(vjp: VJP, on_vjp: Callable[[Tensor, Tensor], None]) -> VJP:
+    def told(v: Tensor) -> Tensor:
+        product = vjp(v)
+        on_vjp(v, product)
+        return product
+
+    return told
 
 
 def parse_estimator(name: str) -> Estimator:

@@ -15,11 +15,13 @@ from loop_rl.models.contexts import PaddedContext
 @dataclass(frozen=True)
 class Scores:
     """logps: [B, C], differentiable. entropy: [B, C], detached. residuals: [B, T] of F's last application, detached;
-    None under full BPTT of depth 1 or without gradient."""
+    None under full BPTT of depth 1 or without gradient. term_ratios: filled by the backward pass, |J^T v| / |v| of
+    each product of a Neumann sum, a scalar tensor each."""
 
     logps: Tensor
     entropy: Tensor
     residuals: Tensor | None
+    term_ratios: list[Tensor]
 
 
 def plain(model: torch.nn.Module) -> LoopedForCausalLM:
@@ -41,12 +43,18 @@ def score(model: torch.nn.Module, batch: MicroBatch, estimator: Estimator, tempe
     f = WithResidual(
         Replay(core, prelude, context, batch.depths) if replayed else lambda z: core.recur(z, prelude, context)
     )
+    ratios: list[Tensor] = []
+
+    def on_vjp(v: Tensor, product: Tensor) -> None:
+        ratios.append(product.norm() / v.norm())
+
     if estimator.reuses:
         assert batch.states is not None
-        z = estimator.endpoint(f, saved=batch.states.to(dtype))
+        z = estimator.endpoint(f, saved=batch.states.to(dtype), on_vjp=on_vjp)
     else:
         z0 = core.draw_initial_state(context.position_ids, batch.seeds, prelude)
-        z = estimator.endpoint(f, z0=z0, depth=int(batch.depths.max()) if replayed else batch.depth)
+        depth = int(batch.depths.max()) if replayed else batch.depth
+        z = estimator.endpoint(f, z0=z0, depth=depth, on_vjp=on_vjp)
     hidden = core.coda_forward(z, context, prelude)
     hidden = hidden.gather(1, batch.positions[..., None].expand(-1, -1, hidden.shape[-1]))
     logits = looped.lm_head(hidden)
@@ -54,4 +62,4 @@ def score(model: torch.nn.Module, batch: MicroBatch, estimator: Estimator, tempe
     all_logps = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
     with torch.no_grad():
         entropy = -(all_logps.exp() * all_logps).sum(-1)
-    return Scores(all_logps.gather(-1, batch.targets[..., None])[..., 0], entropy, f.last)
+    return Scores(all_logps.gather(-1, batch.targets[..., None])[..., 0], entropy, f.last, ratios)

@@ -15,7 +15,7 @@ from torch import Tensor
 from loop_rl.fixed_point import Estimator
 from loop_rl.learner.batch import MicroBatch, Sample, collate, micro_batches
 from loop_rl.learner.objective import token_loss
-from loop_rl.learner.scoring import plain, score
+from loop_rl.learner.scoring import Scores, plain, score
 
 
 @dataclass(frozen=True)
@@ -96,19 +96,21 @@ class Learner:
         scored = [s for s in samples if not math.isnan(s.advantage)]
         useful = [s for s in scored if len(s.completion.token_ids) and (s.advantage != 0.0 or objective.beta)]
         mine = useful[self.accelerator.process_index :: ranks]
-        sums, residuals = Sums(), []
+        sums, residuals, ratios = Sums(), [], []
         scale = 1.0 / (max(len(scored), 1) * objective.max_completion_length)
         self.optimizer.zero_grad(set_to_none=True)
         for rows in micro_batches(mine, self.micro_batch_size):
             batch = collate(rows, self.estimator.reuses)
-            residuals.append(self._backward(batch.to(self.accelerator.device), scale, sums))
+            scores = self._backward(batch.to(self.accelerator.device), scale, sums)
+            if scores.residuals is not None:
+                residuals.append(scores.residuals[batch.attention_mask.bool()].float())
+            ratios += [float(ratio) for ratio in scores.term_ratios[-1:]]
         self._sum_gradients()
         sums.reduce(self.accelerator, _FIGURES)
         scored_at = time.perf_counter()
         norm, stepped = self._step()
         done = time.perf_counter()
-        known = [r for r in residuals if r is not None]
-        quantiles = torch.cat(known) if known else None
+        quantiles = torch.cat(residuals) if residuals else None
         metrics = {
             "loss": sums.values.get("loss", 0.0) * scale,
             "grad_norm": norm,
@@ -126,7 +128,29 @@ class Learner:
         if quantiles is not None and quantiles.numel():
             metrics["residual/median"] = float(quantiles.median())
             metrics["residual/q90"] = float(quantiles.quantile(0.9)) if quantiles.numel() < 2**24 else float("nan")
+        if ratios:
+            metrics["neumann/term_ratio"] = sum(ratios) / len(ratios)
         return metrics
+
+    def gradient_cosine(self, samples: list[Sample]) -> float:
+        """Cosine of the estimator's gradient to full BPTT's on one micro-batch, the longest completions; NaN without
+        any to learn from. Costs one update of that micro-batch with each; the parameters' gradients stay untouched.
+        """
+        useful = [s for s in samples if s.advantage and not math.isnan(s.advantage) and len(s.completion.token_ids)]
+        if not useful:
+            return math.nan
+        batch = collate(next(micro_batches(useful, self.micro_batch_size)), self.estimator.reuses)
+        batch = batch.to(self.accelerator.device)
+        products = []
+        for estimator in (self.estimator, Estimator("full_bptt", "bptt")):
+            scores = score(self.model, batch, estimator, self.objective.temperature)
+            loss = self._loss(scores, batch)[0].sum()
+            products.append(torch.autograd.grad(loss, self.parameters, allow_unused=True))
+        ours, full = (
+            torch.cat([torch.zeros(p.numel()) if g is None else g.flatten().double().cpu() for p, g in pairs])
+            for pairs in (zip(self.parameters, product, strict=True) for product in products)
+        )
+        return float(torch.nn.functional.cosine_similarity(ours.double(), full.double(), dim=0))
 
     @torch.no_grad()
     def with_old_logps(self, samples: list[Sample]) -> list[Sample]:
@@ -142,31 +166,33 @@ class Learner:
             ]
         return marked + [s for s in samples if not len(s.completion.token_ids)]
 
-    def _backward(self, batch: MicroBatch, scale: float, sums: Sums) -> Tensor | None:
-        objective = self.objective
-        scores = score(self.model, batch, self.estimator, objective.temperature)
-        reference = self._reference_logps(batch) if objective.beta else None
-        per_token, figures = token_loss(
-            scores.logps,
-            batch.behaviour_logps,
-            batch.advantages,
-            batch.mask,
-            objective.epsilon,
-            objective.epsilon if objective.epsilon_high is None else objective.epsilon_high,
-            reference,
-            objective.beta,
-            importance_sampling_cap=objective.importance_sampling_cap,
-            old_logps=batch.old_logps,
-        )
-        loss = per_token.sum()
-        self.accelerator.backward(loss * scale)
+    def _backward(self, batch: MicroBatch, scale: float, sums: Sums) -> Scores:
+        scores = score(self.model, batch, self.estimator, self.objective.temperature)
+        per_token, figures = self._loss(scores, batch)
+        self.accelerator.backward(per_token.sum() * scale)
         sums.add("tokens", torch.ones_like(per_token), batch.mask)
         sums.add("loss", per_token.detach(), batch.mask)
         sums.add("entropy", scores.entropy, batch.mask)
         sums.add("log_ratio", (scores.logps.detach() - batch.behaviour_logps).abs(), batch.mask)
         for name, values in figures.items():
             sums.add(name, values, batch.mask)
-        return None if scores.residuals is None else scores.residuals[batch.attention_mask.bool()].float()
+        return scores
+
+    def _loss(self, scores: Scores, batch: MicroBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective's summands [B, C], and the figures that go with them."""
+        objective = self.objective
+        return token_loss(
+            scores.logps,
+            batch.behaviour_logps,
+            batch.advantages,
+            batch.mask,
+            objective.epsilon,
+            objective.epsilon if objective.epsilon_high is None else objective.epsilon_high,
+            self._reference_logps(batch) if objective.beta else None,
+            objective.beta,
+            importance_sampling_cap=objective.importance_sampling_cap,
+            old_logps=batch.old_logps,
+        )
 
     @torch.no_grad()
     def _reference_logps(self, batch: MicroBatch) -> Tensor:

@@ -1,5 +1,7 @@
 """The learner's side of an RL run: model, optimizer, data and position, and how they are saved and taken up again."""
 
+import dataclasses
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ from loop_rl.data import Example
 from loop_rl.errors import UserError
 from loop_rl.evaluation.task import further_tasks, training_task
 from loop_rl.fixed_point import parse_estimator
-from loop_rl.learner.batch import samples_of
+from loop_rl.learner.batch import Sample, samples_of
+from loop_rl.learner.health import breach, recomputing
 from loop_rl.learner.update import Learner, Objective, make_optimizer, rollout_weights
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.recipe import Recipe
@@ -23,6 +26,8 @@ from loop_rl.rollout.sampling import Sampling
 from loop_rl.training.checkpoints import load_training_state, save_training_state
 from loop_rl.training.load import load_model
 from loop_rl.training.schedule import decay_factor
+
+log = logging.getLogger(__name__)
 
 _ADAPTER_FILE = "adapter.safetensors"
 _STATE_FILE = "training_state.pt"
@@ -70,8 +75,12 @@ class Trainer:
             recipe.model.depth,
             tuple(sorted(eos)),
             save_states=self.learner.estimator.reuses,
+            cache=rollout.cache,
+            tolerance=rollout.depth_tolerance,
+            min_depth=rollout.min_depth,
         )
         self.step = 0
+        self.unhealthy: str | None = None
 
     def prompts(self, step: int) -> tuple[list[Example], list[int]]:
         """Examples and seeds of a step (0-based): a function of the step alone, one permutation an epoch."""
@@ -91,6 +100,7 @@ class Trainer:
         samples = samples_of(rollouts, advantages)
         metrics: dict[str, float] = {}
         iterations = self.recipe.learner.num_iterations
+        cosine = self._gradient_cosine(samples)
         if iterations > 1 and self.learner.objective.importance_sampling_cap is not None:
             samples = self.learner.with_old_logps(samples)
         for iteration in range(iterations):
@@ -106,7 +116,35 @@ class Trainer:
                 for name in ("time/update", "time/optimizer", "skipped_update"):
                     metrics[name] += figures[name]
         self.step += 1
+        metrics |= cosine
+        self._check_health(metrics)
+        metrics["health/breached"] = float(self.unhealthy is not None)
+        metrics["health/recomputes"] = float(self.learner.estimator.name != self.recipe.learner.estimator)
         return metrics
+
+    def _gradient_cosine(self, samples: list[Sample]) -> dict[str, float]:
+        """On the steps that measure it, the estimator's gradient against full BPTT's."""
+        every = self.recipe.health.cosine_steps
+        if not every or self.step % every:
+            return {}
+        return {"gradient/cosine": self.learner.gradient_cosine(samples)}
+
+    def _check_health(self, metrics: dict[str, float]) -> None:
+        """Does what the recipe says when a figure is past its limit; the first rank decides for all."""
+        found: list[Any] = [breach(metrics, self.recipe.health)]
+        if self.accelerator.num_processes > 1:
+            broadcast_object_list(found)
+        self.unhealthy = found[0]
+        if self.unhealthy is None:
+            return
+        log.warning("step %d: %s", self.step, self.unhealthy)
+        if self.recipe.health.on_breach == "recompute" and self.learner.estimator.reuses:
+            self._recompute()
+
+    def _recompute(self) -> None:
+        self.learner.estimator = recomputing(self.learner.estimator)
+        self.sampling = dataclasses.replace(self.sampling, save_states=False)
+        log.warning("learning by %s from step %d on", self.learner.estimator.name, self.step + 1)
 
     def follow(self) -> None:
         """What ranks other than the first do: learn from the batches that it sends."""
@@ -124,7 +162,7 @@ class Trainer:
         self.tokenizer.save_pretrained(folder / "model")
         if self.recipe.lora is not None:
             save_file(self._adapters(), folder / _ADAPTER_FILE)
-        save_training_state(folder / _STATE_FILE, {"optimizer": self.learner.optimizer}, {"step": self.step})
+        save_training_state(folder / _STATE_FILE, {"optimizer": self.learner.optimizer}, self._counters())
 
     def load(self, folder: Path) -> None:
         """Take up a checkpoint of `save`."""
@@ -135,7 +173,13 @@ class Trainer:
             own = self._adapters()
             for name, value in load_file(folder / _ADAPTER_FILE).items():
                 own[name].data.copy_(value)
-        self.step = load_training_state(folder / _STATE_FILE, {"optimizer": self.learner.optimizer})["step"]
+        counters = load_training_state(folder / _STATE_FILE, {"optimizer": self.learner.optimizer})
+        self.step = counters["step"]
+        if counters["recomputes"]:
+            self._recompute()
+
+    def _counters(self) -> dict[str, Any]:
+        return {"step": self.step, "recomputes": self.learner.estimator.name != self.recipe.learner.estimator}
 
     def _adapters(self) -> dict[str, torch.Tensor]:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}

@@ -15,6 +15,7 @@ from loop_rl.recipe import DataSection
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.training.load import load_model
+from rewards.gsm8k import gsm8k_reward
 
 SAMPLING = Sampling(8, 64, depth=6, eos_token_ids=(2,))
 

@@ -1,0 +1,75 @@
+"""Term ratios, gradient cosines and limits, against what they are by definition."""
+
+import math
+
+import pytest
+import torch
+
+from loop_rl.fixed_point import parse_estimator
+from loop_rl.learner.batch import collate, samples_of
+from loop_rl.learner.health import breach, recomputing
+from loop_rl.learner.objective import group_advantages
+from loop_rl.learner.scoring import score
+from loop_rl.learner.update import Learner, Objective
+from loop_rl.recipe import HealthSection
+from tests.learner.test_update import REWARDS, gradients
+from tests.tiny import tiny_model, tiny_rollouts
+
+
+def learner_of(model, estimator, micro=100):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    return Learner(model, parse_estimator(estimator), Objective(7), optimizer, 0.0, micro)
+
+
+def test_term_ratios_are_those_of_the_products():
+    """On z -> a z the product of J^T with any vector is a times it."""
+    seen = []
+    saved = torch.ones(3, 2)
+    z = parse_estimator("reuse_neumann4").endpoint(
+        lambda z: 0.3 * z, saved=saved, on_vjp=lambda v, product: seen.append(float(product.norm() / v.norm()))
+    )
+    z.sum().backward()
+    assert seen == pytest.approx([0.3] * 3)
+
+
+def test_an_update_reports_the_ratio_of_its_last_terms():
+    model = tiny_model()
+    samples = samples_of(tiny_rollouts(model), group_advantages(REWARDS))
+    metrics = learner_of(model, "reuse_neumann4").update(samples)
+    batch = collate([s for s in samples if s.advantage], True)
+    scores = score(model, batch, parse_estimator("reuse_neumann4"), 1.0)
+    loss = -(scores.logps * batch.advantages[:, None] * batch.mask).sum()
+    loss.backward()
+    assert len(scores.term_ratios) == 3
+    assert metrics["neumann/term_ratio"] == pytest.approx(float(scores.term_ratios[-1]), rel=1e-3)
+    assert "neumann/term_ratio" not in learner_of(model, "full_bptt").update(samples)
+
+
+@pytest.mark.parametrize("estimator", ["reuse_neumann2", "full_bptt"])
+def test_the_cosine_is_that_of_the_updates_gradients(estimator):
+    model = tiny_model(torch.float64)
+    samples = samples_of(tiny_rollouts(model), group_advantages(REWARDS))
+    learner = learner_of(model, estimator)
+    found = learner.gradient_cosine(samples)
+    ours, full = gradients(model, samples, estimator), gradients(model, samples, "full_bptt")
+    one, other = (torch.cat([g[name].flatten() for name in full]) for g in (ours, full))
+    assert found == pytest.approx(float(torch.nn.functional.cosine_similarity(one, other, dim=0)), abs=1e-9)
+    assert all(p.grad is None for p in model.parameters())
+    assert (found == pytest.approx(1.0)) == (estimator == "full_bptt")
+    silent = samples_of(tiny_rollouts(model), torch.zeros(3, 4))
+    assert math.isnan(learner.gradient_cosine(silent))
+
+
+def test_limits():
+    limits = HealthSection(max_residual=0.1, max_term_ratio=0.9, min_cosine=0.95)
+    healthy = {"residual/q90": 0.1, "neumann/term_ratio": 0.9, "gradient/cosine": 0.95}
+    assert breach(healthy, limits) is None and breach({}, limits) is None
+    for name, value in (("residual/q90", 0.11), ("neumann/term_ratio", 1.5), ("gradient/cosine", 0.9)):
+        said = breach({**healthy, name: value}, limits)
+        assert name in said and said.count(";") == 0
+    assert "residual/q90" in breach({"residual/q90": math.nan}, limits)
+    assert breach({"residual/q90": 9.0}, HealthSection()) is None
+
+
+def test_recomputing():
+    assert recomputing(parse_estimator("reuse_neumann3_tail")).name == "recompute_neumann3_tail"
