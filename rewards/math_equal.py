@@ -292,7 +292,7 @@ def same_value(one: Expr, two: Expr) -> bool:
 
 def _points(one: Expr, two: Expr) -> Iterator[dict[Symbol, Rational]]:
     """Random values for the variables: the same for the same two expressions, and not to be known beforehand."""
-    source = random.Random(zlib.crc32(f"{one} {two}".encode()))
+    source = random.Random(zlib.crc32(f"{one} {two}".encode(errors="replace")))
     symbols = sorted(one.free_symbols | two.free_symbols, key=str)
     natural = any(side.has(sympy.factorial, sympy.binomial) for side in (one, two))
     for attempt in range(TRIES):

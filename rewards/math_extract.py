@@ -100,10 +100,11 @@ def _after_phrase(text: str, start: int) -> tuple[str | None, str]:
     if found is None:
         end = _SENTENCE_END.search(text, start, start + LONGEST_SENTENCE)
         return text[start : end.start() if end else start + LONGEST_SENTENCE].strip("*_` "), ""
-    answer, end = found
+    answers, end = [found[0]], found[1]
     while (joint := _JOINT.match(text, end)) and (found := _formula(text, joint.end())):
-        answer, end = f"{answer} , {found[0]}", found[1]
-    return answer, ""
+        answers.append(found[0])
+        end = found[1]
+    return " , ".join(answers), ""
 
 
 def _last_formula(text: str) -> tuple[str | None, str]:

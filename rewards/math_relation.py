@@ -124,5 +124,5 @@ def _inequality(names: Sequence[str], marks: list[str], sides: Sequence[Answer |
 
 
 def _is_name(side: Scalar, name: str) -> bool:
-    """A lone variable, several letters (AB, the segment), or a function of something."""
-    return bool(side.value.is_Symbol) or bool(side.letters) or _is_application(name)
+    """A lone variable, capitals (AB, the segment), or a function of something."""
+    return bool(side.value.is_Symbol) or side.letters.isupper() or _is_application(name)

@@ -1,0 +1,120 @@
+r"""Which text of a completion is its answer."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewards.math500 import math500_reward
+from rewards.math_extract import extract_answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        # the last box
+        ("so \\boxed{\\frac{5}{9}}.", "\\frac{5}{9}"),
+        ("\\boxed{1}, no: \\boxed{2}. So the answer is 1 or $1$.", "2"),
+        ("\\boxed{1}\\boxed{2}", "2"),
+        ("\\boxed{\\{1, 2\\}} {", "\\{1, 2\\}"),
+        ("{ \\boxed{a_{1}} }}", "a_{1}"),
+        ("\\fbox{7} ok", "7"),
+        ("\\boxed {7}", "7"),
+        ("\\boxed\n{7}", "7"),
+        ("\\\\boxed{7}", "7"),
+        ("x \\\\\\boxed{7}", "7"),
+        # nested ones
+        ("\\boxed{\\boxed{7}}", "{7}"),
+        ("\\boxed{x = \\boxed{7}}", "x = {7}"),
+        ("\\boxed{\\fbox{\\boxed{7}}}", "{{7}}"),
+        # without braces
+        ("so $\\boxed 7$, ok", "7"),
+        ("\\boxed 35. Then", "35"),
+        ("\\boxed3\nand", "3"),
+        ("\\[\\boxed \\frac57\\]", "\\frac57"),
+        # cut off or empty
+        ("\\boxed{12", None),
+        ("\\boxed{12} and \\boxed{3", None),
+        ("\\boxed{\\frac{1}{2}", None),
+        ("\\boxed{\\{1, 2\\}", None),
+        ("\\boxed", None),
+        ("put it into \\boxed{}", None),
+        ("\\boxed{7} goes into \\boxed{ }", None),
+        # an earlier box that isn't closed is no matter
+        ("\\boxed{12 oh. \\boxed{7}", "7"),
+        # another command
+        ("\\boxedfoo{7}", None),
+        # behind "answer"
+        ("The answer is 7", "7"),
+        ("The answer is 7. Then $8$.", "7"),
+        ("The answer is 7.5, because $8$", "7.5"),
+        ("The answer is 7 because it fits", "7"),
+        ("The final answer is: $\\frac57$. I hope", "\\frac57"),
+        ("**Answer:** $7$", "7"),
+        ("**Answer**: 7 cm", "7 cm"),
+        ("Answer:\n\n\\[ x = 7 \\]", "x = 7"),
+        ("Answer = \\(7\\)", "7"),
+        ("the answer is thus $$7$$", "7"),
+        ("The answers are $7$ and $-7$.", "7 , -7"),
+        ("The answer is $7$, $8$, or $9$ of 10", "7 , 8 , 9"),
+        ("The answer is 1. No, the answer is 2", "2"),
+        ("The answer is $18.90", "$18.90"),
+        ("Answer: B", "B"),
+        ("The answer is \\[ 7", None),
+        ("The answer is", None),
+        # the last formula
+        ("from $x=1$ follows $y=2$ at once", "y=2"),
+        ("so \\[ x = 3 \\] holds", "x = 3"),
+        ("so $$ x = 3 $$", "x = 3"),
+        ("it costs $5 and $x=3$", "x=3"),
+        ("it has $3$ parts for $5", "3"),
+        ("it is \\$5 or \\(6\\)", "6"),
+        ("so $1$ and \\[ x =", None),
+        # a lone line
+        ("\\frac57", "\\frac57"),
+        ("7", "7"),
+        ("C", "C"),
+        ("first\nsecond", None),
+        ("w" * 300, None),
+        ("", None),
+        (" \n ", None),
+    ],
+)
+def test_finds_the_answer(text, answer):
+    found, why = extract_answer(text)
+    assert (found, bool(why)) == (answer, answer is None)
+
+
+def test_a_root_without_braces_is_no_reason_to_take_the_number_before_it():
+    assert math500_reward(None, ["the answer is $7\\sqrt(3)$"] * 2, answer=["7", "7\\sqrt{3}"]) == [0.0, 1.0]
+
+
+BALANCED = st.recursive(
+    st.text(alphabet="ab1 +\\$", max_size=5).map(lambda text: text.replace("\\", "\\{")),
+    lambda inner: st.lists(inner, min_size=1, max_size=3).map(lambda parts: "{" + "".join(parts) + "}"),
+    max_leaves=8,
+)
+
+
+@given(st.text(max_size=100), BALANCED.filter(str.strip), st.text(max_size=100).filter(lambda text: "box" not in text))
+def test_any_balanced_content_comes_back(before, content, after):
+    before = before.replace("box", "")
+    assert extract_answer(f"{before} \\boxed{{{content}}} {after}") == (content.strip(), "")
+
+
+@given(st.text(max_size=100), st.text(alphabet="ab{1+", min_size=1, max_size=20))
+def test_an_open_box_is_no_answer(before, content):
+    assert extract_answer(f"{before} \\boxed{{1}} \\boxed{{{content}")[0] is None
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["\\boxed{", "\\boxed{1}", "\\boxed", "\\boxed ", "\\", "{", "}", "$", "$ ", "\\(", "$$", "answer is ", "answer"]
+    + ["\\fbox{{", "$1$ and ", " ", "answer: $1$, ", "\\{"],
+)
+def test_hostile_text_costs_linear_time(piece):
+    start = time.process_time()
+    for lead in ("", "\\boxed{", "the answer is ", "$"):
+        extract_answer(lead + piece * (500_000 // len(piece)))
+    assert time.process_time() - start < 5
