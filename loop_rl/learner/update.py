@@ -127,7 +127,8 @@ class Learner:
             metrics["kl"] = sums.mean("kl")
         if quantiles is not None and quantiles.numel():
             metrics["residual/median"] = float(quantiles.median())
-            metrics["residual/q90"] = float(quantiles.quantile(0.9)) if quantiles.numel() < 2**24 else float("nan")
+            # torch sorts up to 2^24 values; evenly spaced ones stand for more.
+            metrics["residual/q90"] = float(quantiles[:: 1 + quantiles.numel() // 2**24].quantile(0.9))
         if ratios:
             metrics["neumann/term_ratio"] = sum(ratios) / len(ratios)
         return metrics
