@@ -108,6 +108,11 @@ def _lead(
             metrics.write(json.dumps(row) + "\n")
             metrics.flush()
             mirror.log(row, trainer.step)
+            if trainer.unhealthy is not None and recipe.health.on_breach == "stop":
+                raise UserError(
+                    f"stopped after step {trainer.step}, whose {trainer.unhealthy} (section health); {checkpoint()} is "
+                    "complete: raise the limit, or start a run with another learner.estimator from its model"
+                )
             shown = f"reward {row['reward']:.3f}" if row["reward"] is not None else "nothing scored"
             if evaluation and evaluation["pass@1"] is not None:
                 shown += f"  held-out pass@1 {evaluation['pass@1']:.3f} (step {evaluation['step']})"
@@ -185,9 +190,16 @@ def _reward_metrics(rewards: torch.Tensor, scores: Sequence[Scores], rollouts: l
         "completions/mean_length": float(lengths.mean()),
         "completions/max_length": int(lengths.max()),
         "completions/clipped_ratio": float(cut.mean()),
+        "rollout/mean_depth": float(np.mean([depth for r in rollouts for depth in _depths(r)])),
         "policy_version": rollouts[0].version,
         "tokens": int(lengths.sum()),
     }
+
+
+def _depths(rollout: Rollout) -> list[float]:
+    """Mean recurrences of a token, for each completion that fed any."""
+    fed = [c for c in rollout.completions if len(c.token_ids) > 1]
+    return [float(c.depth if c.depths is None else c.depths.mean()) for c in fed]
 
 
 def _mean_and_deviation(values: torch.Tensor) -> tuple[float, float]:
