@@ -90,6 +90,9 @@ class LoopedConfig(PretrainedConfig):
         **kwargs: Any,
     ) -> None:
         chosen = locals()
+        other = kwargs.get("model_type", kwargs.get("_class_name", self.model_type))
+        if other != self.model_type:
+            raise UserError(f"this is a configuration of {other}: read its folder with loop_rl.models.load_checkpoint")
         for part, choices in CHOICES.items():
             if chosen[part] not in choices:
                 names = ", ".join(map(str, choices))

@@ -81,8 +81,9 @@ def split(entry: Entry, tensor: Tensor, ours: Mapping[str, Shape]) -> dict[str, 
 
 
 def fuse(entry: Entry, state: Mapping[str, Tensor]) -> Tensor:
-    """Undo `split`; a copy."""
-    tensor = torch.cat([state[name] for name in entry.ours])
+    """Undo `split`; a single tensor is not copied."""
+    pieces = [state[name] for name in entry.ours]
+    tensor = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     return tensor if entry.shape is None else tensor.view(entry.shape)
 
 

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from loop_rl.errors import UserError
+from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.checkpoints import load_checkpoint, looped_config, save_checkpoint
 from tests.models.checkpoints.synthetic import CHECKPOINTS
 from tests.tiny import tiny_model
@@ -71,6 +72,11 @@ def test_a_config_of_another_family(tmp_path):
 def test_other_models_are_refused_before_their_weights_are_read(raw, message, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(raw))
     assert message in refused(tmp_path)
+
+
+def test_transformers_own_loader_is_led_to_ours(checkpoint, tmp_path):
+    with pytest.raises(UserError, match="read its folder with loop_rl.models.load_checkpoint"):
+        LoopedForCausalLM.from_pretrained(checkpoint.write(tmp_path))
 
 
 def test_plain_llama_weights_under_a_looped_config(tmp_path):

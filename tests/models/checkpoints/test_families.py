@@ -1,14 +1,19 @@
 """What the families' own code gets wrong or lacks, on every layout: padding, caches, one model to sample and learn."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import collate, samples_of
 from loop_rl.learner.scoring import score
+from loop_rl.learner.update import rollout_weights
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.checkpoints import load_checkpoint
+from loop_rl.models.contexts import PaddedContext
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
 from tests.models.checkpoints.synthetic import CHECKPOINTS, VOCABULARY
@@ -136,9 +141,30 @@ def test_estimators_approach_full_bptt_at_a_deep_endpoint(model):
     assert errors == sorted(errors, reverse=True) and errors[-1] < 0.03
 
 
-def test_bfloat16_keeps_its_rotary_tables_in_float32(model):
-    from loop_rl.models.contexts import PaddedContext
+def test_adapters_on_every_linear_layer_take_part_and_merge(model):
+    """Also the injection's and the readout's; the exit gate is outside the loss."""
+    ids = rows()[0][None]
+    before = model(ids).logits
+    adapted = get_peft_model(copy.deepcopy(model), LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"))
+    close(adapted(input_ids=ids).logits, before)
+    adapted(input_ids=ids, labels=ids).loss.backward()
+    moved = [
+        n for n, p in adapted.named_parameters() if "lora_B" in n and p.grad is not None and p.grad.abs().sum() > 0
+    ]
+    linear = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n not in ("lm_head",)]
+    assert len(moved) == len([n for n in linear if "exit_gate" not in n])
+    with torch.no_grad():
+        for name, p in adapted.named_parameters():
+            if "lora_B" in name:
+                p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(len(name))))
+    merged = copy.deepcopy(model)
+    merged.load_state_dict(rollout_weights(adapted))
+    with torch.no_grad():
+        close(merged(ids).logits, adapted(input_ids=ids).logits)
+        assert (merged(ids).logits - before).abs().max() > 1e-2
 
+
+def test_bfloat16_keeps_its_rotary_tables_in_float32(model):
     context = PaddedContext(model.config, torch.ones(1, 90), dtype=torch.bfloat16)
     exact = PaddedContext(model.config, torch.ones(1, 90), dtype=torch.float64)
     assert (context.cos - exact.cos).abs().max() < 1e-5 and (context.sin - exact.sin).abs().max() < 1e-5
