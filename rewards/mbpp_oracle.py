@@ -6,7 +6,8 @@ An output equals the canonical solution's by Python's ==. Otherwise it may still
 - where the data gives a tolerance, or once an expected output of the task is a float or all floats (then 1e-6, for that
   input and those behind it), numbers may differ by it and by 1e-7 of their size, in an output of the same type.
 
-Stricter than evalplus in one thing: shapes must agree. numpy's broadcasting lets [[1.0], [1.0]] pass for [1.0, 1.0].
+Stricter than evalplus in one thing: shapes must agree. numpy's broadcasting lets [[1.0], [1.0]] pass for [1.0, 1.0]
+when one of the numbers is not exact.
 """
 
 import math
@@ -15,7 +16,7 @@ from typing import Any
 
 _FLOAT_TOLERANCE = 1e-6
 _RELATIVE = 1e-7
-_LARGEST_INT = 1 << 63  # numpy holds larger ones as objects, and doesn't compare those with a tolerance
+_SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1  # numpy's integers; it has no tolerance for others, nor beside them
 
 # By entry point, as evalplus names them.
 _AS_SETS = frozenset(
@@ -83,18 +84,26 @@ def _is_equal(entry_point: str, arguments: Any, output: Any, expected: Any) -> b
 
 
 def _is_close(output: Any, expected: Any, atol: float) -> bool:
+    shape = _shape(expected)
+    return shape is not None and shape == _shape(output) and _all_close(output, expected, atol)
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """The shape of nested lists and tuples as an array; None where their lengths differ, or one stands by a number."""
+    if not isinstance(value, list | tuple):
+        return ()
+    shapes = {_shape(item) for item in value}
+    if len(shapes) > 1 or None in shapes:
+        return None
+    return (len(value), *(shapes.pop() if shapes else ()))
+
+
+def _all_close(output: Any, expected: Any, atol: float) -> bool:
     if isinstance(expected, list | tuple):
-        if not isinstance(output, list | tuple) or len(output) != len(expected):
-            return False
-        return all(_is_close(one, other, atol) for one, other in zip(output, expected, strict=True))
-    if not isinstance(output, int | float | complex) or not isinstance(expected, int | float | complex):
+        return all(_all_close(one, other, atol) for one, other in zip(output, expected, strict=True))
+    if not all(isinstance(number, int | float | complex) for number in (output, expected)):
         return False
-    if output == expected:
-        return True
-    if (
-        all(isinstance(number, int) for number in (output, expected))
-        and max(abs(output), abs(expected)) >= _LARGEST_INT
-    ):
+    if any(isinstance(number, int) and not _SMALLEST <= number <= _LARGEST for number in (output, expected)):
         return False
     difference = abs(output - expected)
-    return math.isfinite(abs(expected)) and difference <= atol + _RELATIVE * abs(expected)
+    return output == expected or (math.isfinite(abs(expected)) and difference <= atol + _RELATIVE * abs(expected))

@@ -6,8 +6,8 @@
 3. Else the last block; without blocks, the whole text, when it defines the entry point.
 
 A fence is a line of three or more backticks or tildes, with any info string behind it; it closes at a line of at least
-as many of the same and nothing else, or never (a cut-off completion). The fence's own indentation is taken from its
-lines, and what indentation is then common to all of them; line ends may be CRLF. Defining is `def`, `class`, an
+as many of the same and nothing else, or never (a cut-off completion). Indentation that all of a block's lines share is
+removed, and a quotation's marks where the fence has them; line ends may be CRLF. Defining is `def`, `class`, an
 assignment or an import at the start of a line.
 """
 
@@ -33,8 +33,7 @@ def _blocks(lines: list[str]) -> tuple[list[str], list[str]]:
         elif line.strip(_MARGIN).strip(fence[0]) == "" and line.count(fence[0]) >= len(fence):
             block = None
         else:
-            margin = line[: len(indent)]
-            block.append(margin.lstrip(_MARGIN) + line[len(margin) :])
+            block.append(line.removeprefix(indent.rstrip()).removeprefix(" ") if ">" in indent else line)
     return before, ["\n".join(block) for block in blocks]
 
 

@@ -69,12 +69,12 @@ def mutate(code: str, random_: random.Random) -> tuple[str, str]:
     """The code with one change, and the change's kind."""
     tree = ast.parse(code)
     changes = [change for node in ast.walk(tree) for change in _changes(node)]
-    kind, make = random_.choice(changes)
-    make()
+    kind = random_.choice(sorted({kind for kind, _ in changes}))
+    random_.choice([make for known, make in changes if known == kind])()
     return ast.unparse(ast.fix_missing_locations(tree)), kind
 
 
-class _Evalplus:
+class Evalplus:
     """evalplus' expected outputs, a task at a time, and its verdicts."""
 
     def __init__(self) -> None:
@@ -122,19 +122,26 @@ def main() -> None:
     while sum(map(len, mutants.values())) < settings.wrong:
         task = random_.choice(tasks)
         mutants[task.task_id].append(mutate(task.canonical_solution, random_))
-    evalplus, rows, disagreements = _Evalplus(), [], []
+    evalplus, rows, disagreements = Evalplus(), [], []
     for number, task in enumerate(tasks):
         programs = [("canonical", task.canonical_solution)] + [(kind, code) for code, kind in mutants[task.task_id]]
         for (kind, code), (reward, reason) in zip(programs, _ours(task, [code for _, code in programs]), strict=True):
             began, timed_out = time.monotonic(), "time limit" in reason
             passes, share = evalplus.share(task, code, to_the_end=not timed_out)
-            same = (reward == 1.0) == passes and (timed_out or reward is not None and abs(reward - share) < 1e-9)
-            row = {"task_id": task.task_id, "kind": kind, "ours": reward, "reason": reason, "evalplus": share}
+            same = (reward == 1.0) == passes
+            row = {
+                "same_verdict": same,
+                "task_id": task.task_id,
+                "kind": kind,
+                "ours": reward,
+                "reason": reason,
+                "evalplus": share,
+            }
             row |= {"evalplus_passes": passes, "evalplus_seconds": round(time.monotonic() - began, 2)}
             rows.append(row)
-            if not same:
+            if not same or (not timed_out and abs((reward or 0) - share) > 1e-9):
                 disagreements.append(row | {"code": code})
-        print(f"{number + 1}/{len(tasks)} {task.task_id}: {len(disagreements)} disagreements", file=sys.stderr)
+        print(f"{number + 1}/{len(tasks)} {task.task_id}: {len(disagreements)} differ", file=sys.stderr, flush=True)
     canonical = [row for row in rows if row["kind"] == "canonical"]
     wrong = [row for row in rows if row["kind"] != "canonical"]
     summary = {
@@ -148,11 +155,13 @@ def main() -> None:
         "changed_passed_by_evalplus": sum(row["evalplus_passes"] for row in wrong),
         "changed_partly_right": sum(0 < (row["ours"] or 0) < 1 for row in wrong),
         "changed_over_our_time_limit": sum("time limit" in row["reason"] for row in wrong),
+        "other_verdict": sum(not row["same_verdict"] for row in rows),
+        "same_verdict_other_share": sum(row["same_verdict"] for row in disagreements),
         "disagreements": disagreements,
     }
     Path(settings.output).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({key: value for key, value in summary.items() if key != "disagreements"}, indent=1))
-    print(f"{len(disagreements)} disagreements, in {settings.output}")
+    print(f"{len(disagreements)} programs differ; see {settings.output}")
     mbpp_plus.close()
 
 

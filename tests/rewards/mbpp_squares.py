@@ -15,7 +15,7 @@ from rewards.sandbox.worker import SandboxError
 
 MODES = ("bubblewrap", "plain")
 SQUARES = "Mbpp/9001"  # f(n) is n squared plus 1
-LONG = "Mbpp/9002"  # g(n): 10 MB of integers
+LONG = "Mbpp/9002"  # g(n): 4.5 MB of integers
 
 
 def row(number: int, entry_point: str, solution: str, base: list, plus: list, atol: float = 0) -> dict:
@@ -25,7 +25,7 @@ def row(number: int, entry_point: str, solution: str, base: list, plus: list, at
 
 ROWS = [
     row(9001, "f", "def f(n): return n * n + 1", [[3], [4]], [[7], [0], [256]]),
-    row(9002, "g", "def g(n): return list(range(n, n + 2_000_000))", [[5]], []),
+    row(9002, "g", "def g(n): return list(range(n, n + 900_000))", [[5]], []),
 ]
 
 

@@ -1,0 +1,449 @@
+"""The MBPP+ reward as its users meet it: verdicts, limits, threads, forks, actors, killed parents, the cache."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rewards import mbpp_expected, mbpp_plus
+from rewards.mbpp_tasks import FILE_NAMES, load_tasks
+from rewards.sandbox import pool as pools
+from rewards.sandbox.pool import Pool
+from rewards.sandbox.worker import Ending, Limits, SandboxError, Worker
+from tests.rewards.mbpp_squares import LONG, MODES, ROWS, SQUARES, make_pool, row, score, scoring, write_tasks
+from tests.rewards.test_mbpp_hostile import sessions
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("LOOP_RL_DATA") or ROOT / "../shared/data") / FILE_NAMES[0]
+RIGHT = "def f(n): return n * n + 1"
+
+
+@pytest.fixture(params=MODES)
+def sandbox(request, tmp_path):
+    with scoring(request.param, tmp_path) as pool:
+        yield pool
+
+
+PROGRAMS = [
+    (RIGHT, "correct", 1.0),
+    ("def f(n): return n * n", "wrong: base input 0", 0.0),
+    ("def f(n): return n * n + (n < 200)", "wrong: plus input 2", 0.8),
+    ("def f(n): return n * n + 1 if n else undefined", "wrong: NameError at plus input 1", 0.8),
+    ("def f(n): return n * n + 1 if n < 200 else exit()", "wrong: NameError at plus input 2", 0.8),
+    ("def f(n):\n    if n == 7: import os; os._exit(0)\n    return n * n + 1", "wrong: its process ended", 0.4),
+    ("def f(n):\n    while n == 7: pass\n    return n * n + 1", "wrong: time limit", 0.4),
+    ("def f(n): return n * n + 1 if n != 4 else bytearray(9 << 30)", "wrong: memory limit", 0.8),
+    ("def f(n) return n", "wrong: SyntaxError", 0.0),
+    ("import nothing_of_that_name\ndef f(n): return n", "wrong: ModuleNotFoundError", 0.0),
+    ("def g(n): return n", "no answer: f is not defined", 0.0),
+    ("f = 5", "wrong: TypeError at base input 0", 0.0),
+    ("", "no answer", 0.0),
+    ("def f(n): return '\x00'", "wrong: ", 0.0),
+    ("def f(n): return n * n + 1 # \ud800", "wrong: UnicodeEncodeError", 0.0),
+]
+
+
+def test_reward_and_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(mbpp_expected, "_FLOOR", Limits(cpu=1.0))
+    programs = [program for program, _, _ in PROGRAMS]
+    with scoring("plain", tmp_path):
+        whole, parts = score(programs), score(programs, share=True)
+    for (program, reason, share), (reward, told), (part, told_too) in zip(PROGRAMS, whole, parts, strict=True):
+        assert (reward, part) == (float(share == 1.0), share), program
+        assert told.startswith(reason) and told_too.startswith(reason), (program, told, told_too)
+
+
+def test_a_completion_without_a_program_is_no_answer(sandbox):
+    reasons = []
+    rewards = mbpp_plus.mbpp_plus_reward(
+        ["q"] * 3,
+        ["I don't know.", [{"role": "assistant", "content": f"```\n{RIGHT}\n```"}], RIGHT],
+        task_id=[SQUARES] * 3,
+        log_extra=lambda name, values: reasons.append((name, values)),
+    )
+    assert rewards == [0.0, 1.0, 1.0]
+    assert reasons == [("reason", ["no answer", "correct", "correct"])]
+
+
+def test_hard_coding_the_prompts_assert_earns_nothing(tmp_path):
+    def prime(n):
+        return n > 1 and all(n % d for d in range(2, int(n**0.5) + 1))
+
+    solution = "def is_prime(n): return n > 1 and all(n % d for d in range(2, n))"
+    rows = [row(9003, "is_prime", solution, [[7]], [[n] for n in range(-2, 30)])]
+    programs = ["def is_prime(n): return True", "def is_prime(n): return {7: True}[n]"]
+    right = "def is_prime(n): return n > 1 and all(n % d for d in range(2, int(n ** 0.5) + 1))"
+    with scoring("plain", tmp_path):
+        mbpp_plus.use_data(write_tasks(tmp_path, rows))
+        results = score([*programs, right], task="Mbpp/9003", share=True)
+    share = sum(map(prime, [7, *range(-2, 30)])) / 33
+    assert results == [
+        (pytest.approx(share), "wrong: plus input 0"),
+        (pytest.approx(2 / 33), "wrong: KeyError at plus input 0"),
+        (1.0, "correct"),
+    ]
+
+
+def test_callers_mistakes_are_one_line(sandbox):
+    with pytest.raises(ValueError, match=r"^task_id: MBPP\+ has no task 'Mbpp/1' in .*tasks.jsonl$"):
+        mbpp_plus.mbpp_plus_reward(["q"], [RIGHT], task_id=["Mbpp/1"])
+    with pytest.raises(ValueError, match="^task_id: 1 for 2 completions$"):
+        mbpp_plus.mbpp_plus_reward(["q"] * 2, [RIGHT] * 2, task_id=[SQUARES])
+    with pytest.raises(TypeError):
+        mbpp_plus.mbpp_plus_reward(["q"], [5], task_id=[SQUARES])
+    assert mbpp_plus.mbpp_plus_reward([], [], task_id=[]) == []
+
+
+def test_long_outputs_are_compared_by_digest(sandbox):
+    right = "def g(n):\n    out = []\n    for k in range(900_000): out.append(n + k)\n    return out"
+    wrong = right.replace("return out", "out[654_321] += 1\n    return out")
+    longer = "def g(n): return list(range(n, n + 3_500_000))"
+    lazy = "def g(n): return range(n, n + 900_000)"
+    digest = "import os\ndef g(n):\n    os.write(9, b'D' + (32).to_bytes(4, 'little') + bytes(32)); os._exit(0)"
+    results = score([right, wrong, longer, lazy, digest], task=LONG)
+    assert [reward for reward, _ in results] == [1.0, 0.0, 0.0, 0.0, 0.0]
+    [kept] = (Path(os.environ["LOOP_RL_CACHE"]) / "mbpp_plus").glob("Mbpp-9002")
+    assert kept.stat().st_size < 1000
+
+
+def test_nothing_passes_from_one_program_to_the_next(sandbox):
+    marks = (
+        "import os, sys, tempfile, builtins\nsys.modules['mark'] = builtins.mark = os\nos.environ['mark'] = '1'\n"
+        "for folder in ('.', '/tmp', '/dev/shm', '/var/tmp', os.path.expanduser('~'), tempfile.gettempdir()):\n"
+        "    try: open(os.path.join(folder, 'loop-rl-mark'), 'w').write('1')\n    except OSError: pass\n"
+    )
+    found = (
+        "import os, sys, tempfile, builtins\n"
+        "seen = ['mark' in sys.modules, hasattr(builtins, 'mark'), 'mark' in os.environ]\n"
+        "for folder in ('.', '/tmp', '/dev/shm', '/var/tmp', os.path.expanduser('~'), tempfile.gettempdir()):\n"
+        "    try: seen.append('loop-rl-mark' in os.listdir(folder))\n    except OSError: pass\n"
+        "def f(n): return n * n + 1 if not any(seen) else 0"
+    )
+    assert score([marks + RIGHT] * 6 + [found] * 6) == [(1.0, "correct")] * 12
+    assert not list(Path("/tmp").glob("loop-rl-mark")) and not list(Path("/dev/shm").glob("loop-rl-mark"))
+
+
+def test_a_program_sees_an_environment_of_ours_and_no_open_files(sandbox, monkeypatch):
+    monkeypatch.setenv("A_SECRET", "hunter2")
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    secrets = (
+        "import os, sys\ndef there(fd):\n    try: return bool(os.fstat(fd))\n    except OSError: return False\n"
+        "def f(n):\n    files = sum(there(fd) for fd in range(64))\n"
+        "    known = {'PATH', 'LC_ALL', 'PYTHONHASHSEED', 'OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'PWD'}\n"
+        "    assert set(os.environ) <= known and files == 4 and len(sys.argv) == 1, (files, os.environ)\n"
+        "    assert not [name for name in sys.modules if name.startswith(('rewards', 'loop_rl', 'torch'))]\n"
+        "    return n * n + 1"
+    )
+    try:
+        mbpp_plus.close()
+        mbpp_plus._scorer._pool = Pool(sandbox._launcher)
+        assert score([secrets]) == [(1.0, "correct")]
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_the_order_of_a_set_of_texts_is_always_the_same(sandbox):
+    program = "def f(n):\n    assert list({'abc', 'def', 'ghi', 'jkl'}) == ORDER\n    return n * n + 1"
+    command = [sys.executable, "-c", "print(list({'abc', 'def', 'ghi', 'jkl'}))"]
+    order = subprocess.run(command, env={"PYTHONHASHSEED": "0"}, capture_output=True, text=True).stdout.strip()
+    assert score([program.replace("ORDER", order)] * 3) == [(1.0, "correct")] * 3
+
+
+def test_many_threads_score_at_once(sandbox):
+    results = {}
+
+    def run(place):
+        results[place] = score([RIGHT, "def f(n): return n"] * 3)
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(results.values()) == [[(1.0, "correct"), (0.0, "wrong: base input 0")] * 3] * 6
+
+
+SCRIPT = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from tests.rewards.mbpp_squares import score, scoring
+def main(mode, folder):
+    with scoring(mode, Path(folder)) as pool:
+        BODY
+main(*sys.argv[1:])
+"""
+
+
+def script(body: str) -> str:
+    return SCRIPT.replace("BODY", body.replace("\n", "\n        "))
+
+
+def run_script(mode: str, folder: Path, body: str, before: str = "") -> str:
+    command = ["bash", "-c", f'{before} exec "$@"', "bash", sys.executable, "-c", script(body), mode, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=ROOT)
+    if "Skipped" in done.stderr:
+        pytest.skip("bubblewrap does not work here")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("limit", ["ulimit -Hs 65536;", "ulimit -c 0 -n 256;", "ulimit -t 60; ulimit -f 100000;"])
+def test_hard_limits_of_the_shell_are_kept(mode, limit, tmp_path):
+    assert run_script(mode, tmp_path, f"print(score([{RIGHT!r}]))", limit) == "[(1.0, 'correct')]"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_parents_size_does_not_count(mode, tmp_path):
+    body = (
+        f"import mmap\nkept = mmap.mmap(-1, 6 << 30)\nprint(score([{RIGHT!r}, 'def f(n): return bytearray(2 << 30)']))"
+    )
+    assert run_script(mode, tmp_path, body) == "[(1.0, 'correct'), (0.0, 'wrong: memory limit')]"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_fork_makes_a_sandbox_of_its_own(mode, tmp_path):
+    body = (
+        f"first = score([{RIGHT!r}])\nchild = os.fork()\n"
+        "if child == 0:\n"
+        f"    again = score([{RIGHT!r}])\n"
+        "    from rewards import mbpp_plus\n    mbpp_plus.close()\n    os._exit(again != first)\n"
+        f"status = os.waitpid(child, 0)[1]\nprint(status, first == score([{RIGHT!r}]))"
+    )
+    assert run_script(mode, tmp_path, body) == "0 True"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_sandbox_dies_with_its_parent(mode, tmp_path):
+    program = "import time\ndef f(n): time.sleep(1000)"
+    body = (
+        f"import threading, time\nthreading.Thread(target=score, args=([{program!r}] * 2,), daemon=True).start()\n"
+        "while not all(w._running and w._spare for w in pool._workers) or not pool._workers: time.sleep(0.05)\n"
+        "print(*[p.popen.pid for w in pool._workers for p in (w._running, w._spare)], flush=True)\ntime.sleep(1000)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script(body), mode, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        pids = {int(pid) for pid in parent.stdout.readline().split()}
+        if not pids and "Skipped" in parent.communicate()[1]:
+            pytest.skip("bubblewrap does not work here")
+        assert len(pids) == 4 and pids <= sessions()
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.communicate()
+    deadline = time.monotonic() + 10
+    while sessions() & pids and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not sessions() & pids
+
+
+def test_it_works_in_a_ray_actor(tmp_path):
+    ray = pytest.importorskip("ray")
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+
+        @ray.remote(num_cpus=0)
+        class Scorer:
+            def score(self, folder):
+                sys.path.insert(0, str(ROOT))
+                from tests.rewards.mbpp_squares import score, scoring
+
+                with scoring("plain", Path(folder)):
+                    return score([RIGHT, "import os\ndef f(n): os._exit(0)"])
+
+        results = ray.get(Scorer.remote().score.remote(str(tmp_path)))
+    finally:
+        ray.shutdown()
+    assert results == [(1.0, "correct"), (0.0, "wrong: its process ended")]
+
+
+class Broken:
+    """A launcher whose processes do not start, or end at once."""
+
+    def __init__(self, launcher=None):
+        self.launcher = launcher
+
+    def start(self, errors=None):
+        if self.launcher is None:
+            raise OSError("no processes left")
+        process = self.launcher.start()
+        process.popen.kill()
+        return process
+
+
+def test_a_failure_of_ours_is_not_scored(tmp_path):
+    for working in (False, True):
+        with scoring("plain", tmp_path) as pool:
+            pool._launcher = Broken(pool._launcher if working else None)
+            results = score([RIGHT] * 3)
+        assert [reward for reward, _ in results] == [None] * 3
+        assert all(reason.startswith("not scored: ") and "\n" not in reason for _, reason in results)
+
+
+def test_a_process_killed_from_outside_is_scored_again(sandbox, monkeypatch):
+    kills = []
+    original = Worker.run
+
+    def run(self, job, limits, see):
+        def see_and_kill(index, kind, payload):
+            if "kill me" in job.code and len(kills) < most:
+                kills.append(self._running)
+                self._running.kill()
+            return see(index, kind, payload)
+
+        return original(self, job, limits, see_and_kill)
+
+    monkeypatch.setattr(Worker, "run", run)
+    slow = "import time\ndef f(n):  # kill me\n    time.sleep(0.3)\n    return n * n + 1"
+    most = 1
+    assert score([slow]) == [(1.0, "correct")]
+    kills.clear()
+    most = 2
+    [(reward, reason)] = score([slow])
+    assert reward is None and reason.startswith("not scored: ") and "killed" in reason
+
+
+def test_a_canary_that_fails_stops_the_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(pools, "_CANARY", "def probe(*arguments): return {'answer': 11}")
+    with pytest.raises(RuntimeError, match="a program with a known answer failed") as raised:
+        make_pool("plain", tmp_path)
+    assert "\n" not in str(raised.value)
+    monkeypatch.setattr(mbpp_plus, "_scorer", mbpp_plus._Scorer())
+    mbpp_plus.use_data(write_tasks(tmp_path))
+    with pytest.raises(RuntimeError, match="known answer"):
+        mbpp_plus.start()
+    assert [reward for reward, _ in score([RIGHT])] == [None]
+
+
+def test_start_says_what_protects(tmp_path, monkeypatch):
+    monkeypatch.setattr(mbpp_plus, "_scorer", mbpp_plus._Scorer())
+    mbpp_plus.use_data(write_tasks(tmp_path))
+    line = mbpp_plus.start(workers=1)
+    mbpp_plus.close()
+    assert line.startswith("MBPP+: programs run ") and "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("bwrap", "told"), [(None, "bubblewrap is not installed"), ("exit 1", "bubblewrap does not work here")]
+)
+def test_without_bubblewrap_the_line_says_so(bwrap, told, tmp_path, monkeypatch):
+    if bwrap:
+        (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{bwrap}\n")
+        (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    pool = Pool(workers=1)
+    try:
+        assert told in pool.line
+        assert "seccomp" in pool.line
+    finally:
+        pool.close()
+
+
+def test_without_landlock_the_line_says_what_is_not_protected(tmp_path):
+    pool = Pool(pools.Plain(tmp_path, landlock=False), workers=1)
+    pool.close()
+    assert "NOT kept from reading this user's files or writing them" in pool.line
+
+
+def test_expected_outputs_are_made_once_and_kept(tmp_path, monkeypatch, capsys):
+    made = []
+    original = mbpp_expected.make
+    monkeypatch.setattr(mbpp_expected, "make", lambda task, worker: made.append(task.task_id) or original(task, worker))
+    for _ in range(2):
+        with scoring("plain", tmp_path):
+            assert score([RIGHT] * 8) == [(1.0, "correct")] * 8
+    assert made == [SQUARES]  # by the first of eight, and not for the other task
+    assert "expected outputs of Mbpp/9001" in capsys.readouterr().err
+    folder = tmp_path / "cache" / "mbpp_plus"
+    assert [path.name for path in folder.iterdir()] == ["Mbpp-9001"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "other key", "garbage", "nothing"])
+def test_a_damaged_cache_is_made_anew(damage, tmp_path):
+    with scoring("plain", tmp_path):
+        score([RIGHT])
+        path = tmp_path / "cache" / "mbpp_plus" / "Mbpp-9001"
+        whole = path.read_bytes()
+        flipped = whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:]
+        other = whole.replace(json.loads(whole.split(b"\n")[0])["key"].encode(), b"0" * 32)
+        path.write_bytes({"cut": whole[:-9], "flip": flipped, "other key": other, "garbage": b"\n\n"}.get(damage, b""))
+        mbpp_plus._scorer._expected = mbpp_expected.ExpectedOutputs()
+        assert score([RIGHT, "def f(n): return n"]) == [(1.0, "correct"), (0.0, "wrong: base input 0")]
+        assert json.loads(path.read_bytes().split(b"\n")[0]) == json.loads(whole.split(b"\n")[0]) | {
+            "checksum": json.loads(path.read_bytes().split(b"\n")[0])["checksum"]
+        }
+
+
+def test_a_changed_task_gets_other_expected_outputs(tmp_path):
+    with scoring("plain", tmp_path):
+        assert score([RIGHT]) == [(1.0, "correct")]
+        mbpp_plus.use_data(write_tasks(tmp_path, [row(9001, "f", "def f(n): return n", [[3]], [])]))
+        mbpp_plus._scorer._loaded = None
+        assert score([RIGHT, "def f(n): return n"]) == [(0.0, "wrong: base input 0"), (1.0, "correct")]
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, monkeypatch):
+    with scoring("plain", tmp_path):
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("LOOP_RL_CACHE", str(tmp_path / "file"))
+        assert score([RIGHT]) == [(1.0, "correct")]
+
+
+def test_a_canonical_solution_that_fails_is_not_scored(tmp_path):
+    rows = [row(9004, "f", "def f(n): raise KeyError", [[3]], []), row(9005, "f", "def g(n): return n", [[3]], [])]
+    with scoring("plain", tmp_path):
+        mbpp_plus.use_data(write_tasks(tmp_path, rows))
+        results = score([RIGHT], task="Mbpp/9004") + score([RIGHT], task="Mbpp/9005")
+    assert [reward for reward, _ in results] == [None, None]
+    assert results[0][1] == "not scored: the canonical solution of Mbpp/9004 fails here: KeyError"
+    assert results[1][1] == "not scored: the canonical solution of Mbpp/9005 fails here: undefined"
+
+
+def test_limits_follow_the_canonical_solution():
+    assert mbpp_expected.Expected([], 0.1, 10 << 20).limits == Limits(4.0, 1 << 30)
+    assert mbpp_expected.Expected([], 20.0, 2 << 30).limits == Limits(80.0, (4 << 30) + (256 << 20))
+    assert Limits(4.0).wall == 13.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_canonical_solutions_pass(mode, tmp_path):
+    if not DATA.exists():
+        pytest.skip(f"{DATA} is missing")
+    tasks = load_tasks(DATA)
+    names = [*list(tasks)[::20], "Mbpp/124", "Mbpp/252", "Mbpp/737", "Mbpp/787", "Mbpp/793", "Mbpp/794", "Mbpp/88"]
+    names = [name for name in names if name not in ("Mbpp/599", "Mbpp/255")]
+    with scoring(mode, tmp_path):
+        mbpp_plus.use_data(DATA)
+        reasons = []
+        rewards = mbpp_plus.mbpp_plus_reward(
+            [""] * len(names),
+            [tasks[name].canonical_solution for name in names],
+            task_id=names,
+            log_extra=lambda _, values: reasons.extend(values),
+        )
+    assert dict(zip(names, reasons, strict=True)) == dict.fromkeys(names, "correct")
+    assert rewards == [1.0] * len(names)
+
+
+def test_a_closed_pool_takes_nothing(tmp_path):
+    pool = make_pool("plain", tmp_path)
+    pool.close()
+    with pytest.raises(SandboxError, match="closed"):
+        pool.submit(lambda worker: Ending("done"))
+
+
+def test_the_tests_tasks_are_tasks(tmp_path):
+    assert [*load_tasks(write_tasks(tmp_path))] == [one["task_id"] for one in ROWS]
