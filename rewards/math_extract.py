@@ -1,7 +1,8 @@
 r"""Which part of a completion is its answer. Linear in the length of the text; standard library only.
 
 1. The last `\boxed` (or `\fbox`) decides, whatever surrounds it. Its braces must balance: a box that is never closed is
-   a cut-off answer, and there is none. A box inside closed boxes is widened to the outermost, and the commands dropped.
+   a cut-off answer, and there is none. A box inside closed boxes is widened to the outermost, and the commands dropped;
+   inside one that is never closed it is cut off too, unless a line, a sentence or a formula ended in between.
    Without braces, `\boxed 5`, it reaches to the end of the formula, the line or the sentence.
 2. Without any box, the last `answer is`, `answer:` or `answer =`: the formula that follows at once (several, where they
    are joined by commas, "and" or "or"), else the words up to the end of the sentence, line, or a "because".
@@ -20,6 +21,7 @@ LONGEST_SENTENCE = 2000  # characters looked at behind "answer is"
 _BOX = r"\\{1,2}(?:boxed|fbox)(?![A-Za-z])"
 _BRACES = re.compile(rf"(?P<box>{_BOX}\s{{0,40}}+)|\\.|(?P<brace>[{{}}])", re.DOTALL)
 _UNBRACED_END = re.compile(r"\$|\\[)\]]|\n|[.](?=\s|\Z)")
+_BREAK = re.compile(r"\n|\$|\\[()\[\]]|[.!?]\s")
 _INNER_BOX = re.compile(_BOX)
 _PHRASE = re.compile(r"(?i:\banswers?)[*_]{0,3}\s{0,8}+(?:(?i:is|are)\b|[:=])[*_]{0,3}")
 _FILLER = re.compile(
@@ -67,7 +69,9 @@ def last_box(text: str) -> tuple[str | None, str]:
         content = text[box_end : end.start() if end else len(text)]
         return (content, "") if content else (None, "the box is cut off")
     around = [(start, begin, end) for start, begin, end in closed if start <= last < end]
-    if not any(start == last for start, _, _ in around):
+    open_before = [box for box in opened if box and box[0] < last]
+    swallowed = open_before and not _BREAK.search(text, open_before[-1][1], last)
+    if swallowed or not any(start == last for start, _, _ in around):
         return None, "the box is cut off"
     _, begin, end = min(around)
     return _INNER_BOX.sub("", text[begin:end]), ""

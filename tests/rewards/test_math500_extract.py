@@ -38,11 +38,14 @@ from rewards.math_extract import extract_answer
         ("\\boxed{12} and \\boxed{3", None),
         ("\\boxed{\\frac{1}{2}", None),
         ("\\boxed{\\{1, 2\\}", None),
+        ("\\boxed{\\boxed{7}", None),
+        ("\\boxed{3 + \\boxed{7} ", None),
         ("\\boxed", None),
         ("put it into \\boxed{}", None),
         ("\\boxed{7} goes into \\boxed{ }", None),
         # an earlier box that isn't closed is no matter
         ("\\boxed{12 oh. \\boxed{7}", "7"),
+        ("$\\boxed{12$ oh $\\boxed{7}$", "7"),
         # another command
         ("\\boxedfoo{7}", None),
         # behind "answer"
