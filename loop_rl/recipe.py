@@ -35,7 +35,9 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    name: str = Field("arithmetic", description="A known data set (loop-rl data), a .jsonl file, or owner/name on the hub.")
+    name: str = Field(
+        "arithmetic", description="A known data set (loop-rl data), a .jsonl file, or owner/name on the hub."
+    )
     folder: str | None = Field(None, description="Folder of local data sets; null: the variable LOOP_RL_DATA.")
     train_size: int | None = Field(None, ge=0, description="Training questions to use; null: all.")
     eval_size: int | None = Field(None, ge=1, description="Held-out questions to use; null: all.")
@@ -243,6 +245,11 @@ class Recipe(Section):
     def _what_goes_together(self) -> Recipe:
         if self.rollout.prefill == "student" and self.rollout.cache != "terminal":
             raise ValueError("rollout.prefill: a student makes terminal banks only; set rollout.cache to terminal")
+        if self.rollout.prefill == "student" and not self.learner.estimator.startswith("reuse"):
+            raise ValueError(
+                f"rollout.prefill: {self.learner.estimator} replays the recurrences that a student leaves out; "
+                "use a reuse estimator"
+            )
         if self.rollout.depth_tolerance is not None and self.learner.estimator.startswith("truncated"):
             raise ValueError(
                 f"learner.estimator: {self.learner.estimator} counts its window from one depth for all tokens, which "

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
+from loop_rl.models.prefill import PrefillStudent
 from loop_rl.rollout.actors import DEATHS, LOGS, MAX_RETRIES, NotReady, answer, first_line
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampler import stream_groups, to_numpy, to_torch
@@ -26,8 +27,12 @@ _FORWARDED = ("LOOP_RL_", "MBPP_", "HF_", "NCCL_", "CUDA_", "OMP_", "TOKENIZERS_
 class RolloutWorker:
     """Holds a copy of the model. A restarted worker has no weights until the pool sends them again."""
 
-    def __init__(self, config: dict[str, Any], dtype: str, threads: int) -> None:
+    def __init__(
+        self, config: dict[str, Any], dtype: str, threads: int, student: dict[str, np.ndarray] | None = None
+    ) -> None:
+        """student: weights of a PrefillStudent that reads the prompts."""
         torch.set_num_threads(threads)
+        self.student_weights, self.student = student, None
         self.config, self.dtype = config, getattr(torch, dtype)
         self.model: LoopedForCausalLM | None = None
         self.version = -1
@@ -37,6 +42,9 @@ class RolloutWorker:
         if self.model is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
             self.model = LoopedForCausalLM(LoopedConfig(**self.config)).to(device, self.dtype).eval()
+            if self.student_weights is not None:
+                self.student = PrefillStudent(self.model.model)
+                self.student.load_state_dict({name: to_torch(w) for name, w in self.student_weights.items()})
         self.model.load_state_dict({name: to_torch(value) for name, value in weights.items()})
         self.version = version
         return version
@@ -45,7 +53,7 @@ class RolloutWorker:
         """The groups of these prompts as each ends, with its prompt's place, marked with the weights' version."""
         if self.model is None:
             raise NotReady("this rollout worker was started anew and has no weights yet")
-        yield from stream_groups(self.model, prompts, sampling, seeds, self.version)
+        yield from stream_groups(self.model, prompts, sampling, seeds, self.version, self.student)
 
     def environment(self) -> dict[str, str]:
         """The worker's environment variables and process id."""
@@ -67,6 +75,7 @@ class RolloutPool:
         cluster: str | None = None,
         threads: int = 1,
         learner_gpus: int = 1,
+        student: PrefillStudent | None = None,
     ) -> None:
         self._owns_ray = not ray.is_initialized()
         if self._owns_ray:
@@ -89,7 +98,8 @@ class RolloutPool:
                 ray.init(address=cluster, runtime_env={"env_vars": env}, log_to_driver=False)
         gpus = 1 if ray.cluster_resources().get("GPU", 0) >= workers + learner_gpus else 0
         make = RolloutWorker.options(num_cpus=1, num_gpus=gpus)
-        self.workers = [make.remote(config.to_dict(), dtype, threads) for _ in range(workers)]
+        weights = None if student is None else {name: to_numpy(w.cpu()) for name, w in student.state_dict().items()}
+        self.workers = [make.remote(config.to_dict(), dtype, threads, weights) for _ in range(workers)]
         self.version = -1
         self.restarts = 0
         self._weights: Any = None

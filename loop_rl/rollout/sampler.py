@@ -11,6 +11,7 @@ from loop_rl.models.adaptive import adaptive_endpoint
 from loop_rl.models.contexts import Context, DecodeContext, PaddedContext
 from loop_rl.models.initial_state import hash_uint64, uniforms
 from loop_rl.models.looped import LoopedModel, PreludeOutput
+from loop_rl.models.prefill import PrefillStudent, student_endpoint
 from loop_rl.models.terminal import TerminalDecode, TerminalPrefill
 from loop_rl.rollout.record import Completion, Rollout
 from loop_rl.rollout.sampling import Sampling, draw
@@ -47,13 +48,14 @@ def sample_groups(
     sampling: Sampling,
     seeds: list[int],
     on_group: Callable[[int, Rollout], None] | None = None,
+    student: PrefillStudent | None = None,
 ) -> list[Rollout]:
     """Sample `num_generations` completions of every prompt, in the prompts' order; see stream_groups.
 
     `on_group(index, rollout)` is called as soon as a group has ended.
     """
     groups: dict[int, Rollout] = {}
-    for index, rollout in stream_groups(model, prompts, sampling, seeds):
+    for index, rollout in stream_groups(model, prompts, sampling, seeds, student=student):
         groups[index] = rollout
         if on_group is not None:
             on_group(index, rollout)
@@ -62,7 +64,12 @@ def sample_groups(
 
 @torch.no_grad()
 def stream_groups(
-    model: LoopedForCausalLM, prompts: list[list[int]], sampling: Sampling, seeds: list[int], version: int = 0
+    model: LoopedForCausalLM,
+    prompts: list[list[int]],
+    sampling: Sampling,
+    seeds: list[int],
+    version: int = 0,
+    student: PrefillStudent | None = None,
 ) -> Iterator[tuple[int, Rollout]]:
     """Sample `num_generations` completions of every prompt; yields (prompt's place, group) as each group ends.
 
@@ -70,13 +77,16 @@ def stream_groups(
     so what a group samples does not depend on the groups beside it.
 
     Args:
-        prompts: token ids, at least one each. seeds: one a prompt.
+        prompts: token ids, at least one each. seeds: one a prompt. student: reads the prompts in the recurrences'
+            place; the cache must be terminal.
 
     Raises:
-        ValueError: an empty prompt.
+        ValueError: an empty prompt; a student without terminal banks.
     """
     if not all(prompts):
         raise ValueError(f"prompt {[bool(p) for p in prompts].index(False)} is empty")
+    if student is not None and sampling.cache != "terminal":
+        raise ValueError("a student's prefill leaves terminal banks only")
     core, device = model.model, model.lm_head.weight.device
     depth = sampling.depth or model.config.depth
     group, limit = sampling.num_generations, sampling.max_completion_length
@@ -85,8 +95,11 @@ def stream_groups(
     prefill_kind, decode_kind = _CONTEXTS[sampling.cache]
     prefill = prefill_kind(model.config, mask, None, model.lm_head.weight.dtype, depth, record=True)
     prelude = core.prelude_forward(ids, prefill)
-    z0 = core.draw_initial_state(prefill.position_ids, torch.tensor(seeds), prelude)
-    z, used = _endpoint(core, prelude, z0, prefill, sampling, mask.bool())
+    if student is None:
+        z0 = core.draw_initial_state(prefill.position_ids, torch.tensor(seeds), prelude)
+        z, used = _endpoint(core, prelude, z0, prefill, sampling, mask.bool())
+    else:
+        z, used = student_endpoint(core, student)(prelude, None, prefill), torch.ones_like(mask)
     prompt_depths = [used[row, mask[row].bool()].cpu() for row in range(len(prompts))]
     logits = model.lm_head(core.coda_forward(z, prefill, prelude)[:, -1]).repeat_interleave(group, dim=0)
     prompt_states = [z[row, mask[row].bool()].cpu() for row in range(len(prompts))]

@@ -67,6 +67,7 @@ def train(recipe: Recipe, resume: bool = False, progress: bool = True) -> Path:
         recipe.rollout.workers,
         recipe.rollout.cluster,
         recipe.run.threads or torch.get_num_threads(),
+        student=trainer.student,
     )
     with pool, RewardPool([task.reward for task in trainer.held_out], recipe.reward.workers) as scorer:
         with mirrored(recipe, run) as mirror:

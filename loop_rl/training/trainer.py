@@ -20,11 +20,12 @@ from loop_rl.learner.batch import Sample, samples_of
 from loop_rl.learner.health import breach, recomputing
 from loop_rl.learner.update import Learner, Objective, make_optimizer, rollout_weights
 from loop_rl.models import LoopedForCausalLM
+from loop_rl.models.prefill import PrefillStudent
 from loop_rl.recipe import Recipe
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.training.checkpoints import load_training_state, save_training_state
-from loop_rl.training.load import load_model
+from loop_rl.training.load import load_model, resolve_model
 from loop_rl.training.schedule import decay_factor
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,9 @@ class Trainer:
             tolerance=rollout.depth_tolerance,
             min_depth=rollout.min_depth,
         )
+        self.student = None
+        if rollout.prefill == "student":
+            self.student = PrefillStudent.load(Path(resolve_model(recipe.model.path)), self.looped)
         self.step = 0
         self.unhealthy: str | None = None
 
