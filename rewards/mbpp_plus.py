@@ -9,172 +9,106 @@ Limits follow the canonical solution: 4 times its CPU time and at least 4 s for 
 and at least 1 GiB. Wall time is limited to twice the CPU limit and 5 s: a right program passes on a busy machine.
 """
 
-import logging
 import marshal
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rewards.mbpp_expected import CanonicalError, Expected, ExpectedOutputs, digest
+from rewards.mbpp_expected import CanonicalError, ExpectedOutputs, Output, digest
 from rewards.mbpp_oracle import NOT_NONE, is_right
 from rewards.mbpp_program import extract_program
+from rewards.mbpp_scoring import NO_ANSWER, Judge, Scored, score_all, shared
 from rewards.mbpp_tasks import FILE_NAMES, Task, find_data, load_tasks
 from rewards.sandbox.inside.encode import DIGEST, VALUE
-from rewards.sandbox.pool import Pool
 from rewards.sandbox.wire import UNBOUNDED, Malformed, Size, decode
-from rewards.sandbox.worker import Ending, Job, SandboxError, Worker, class_name
+from rewards.sandbox.worker import Job, Worker
 from rewards.text import completion_text
 
 __all__ = ["close", "load_tasks", "mbpp_plus_reward", "mbpp_plus_share_reward", "start", "tasks", "use_data"]
 
-_log = logging.getLogger(__name__)
 _ROOM_BYTES, _ROOM = 16 << 10, 1024  # what an output may exceed the expected one's size by, and still be compared
 _NONE = marshal.dumps(None, 2)
 _LogExtra = Callable[[str, list[str]], None]
 
 
-class Judge:
-    """Compares a program's outputs with the expected ones as they come.
-
-    Attributes:
-        right: how many were.
-        problem: what was wrong first; None so far.
-    """
-
-    def __init__(self, task: Task, expected: Expected, to_the_end: bool):
-        self._task, self._expected, self._to_the_end = task, expected, to_the_end
-        self.right, self.problem = 0, None
-
-    def see(self, index: int, kind: bytes, payload: bytes) -> bool:
-        """Judge one output; False: no further ones are needed."""
-        if kind not in (VALUE, DIGEST):
-            name = class_name(payload)
-            problem = "memory limit" if name == "MemoryError" else f"{name} at {self._task.name_input(index)}"
-        elif not self._matches(index, kind, payload):
-            problem = self._task.name_input(index)
-        else:
-            self.right += 1
-            return True
-        self.problem = self.problem or problem
-        return self._to_the_end
-
-    def _matches(self, index: int, kind: bytes, payload: bytes) -> bool:
-        expected, name = self._expected.outputs[index], self._task.entry_point
-        if kind == expected.kind and payload == expected.payload:
-            return True
-        # An equal output is at most 9 times as long, a float for a bool. What is longer, or holds more, isn't read;
-        # that bounds the time here, whatever a program sends.
-        long = kind == DIGEST or len(payload) > 9 * len(expected.payload) + _ROOM_BYTES
-        if expected.kind == DIGEST:
-            return kind == VALUE and digest(payload) == expected.payload
-        if long:
-            return name in NOT_NONE and expected.payload != _NONE
-        gold, size = decode(expected.payload, UNBOUNDED)
-        try:
-            output, _ = decode(payload, Size(2 * size.values + _ROOM, 2 * size.hashed + _ROOM))
-        except Malformed:
-            return False
-        return is_right(name, self._task.inputs[index], output, gold, expected.atol)
+def _matches(task: Task, expected: Output, index: int, kind: bytes, payload: bytes) -> bool:
+    """Whether an output is right for the input `index`."""
+    name = task.entry_point
+    if kind == expected.kind and payload == expected.payload:
+        return True
+    if expected.kind == DIGEST:
+        return kind == VALUE and digest(payload) == expected.payload
+    # An equal output is at most 9 times as long, a float for a bool. What is longer, or holds more, isn't read; that
+    # bounds the time here, whatever a program sends.
+    if kind == DIGEST or len(payload) > 9 * len(expected.payload) + _ROOM_BYTES:
+        return name in NOT_NONE and expected.payload != _NONE
+    gold, size = decode(expected.payload, UNBOUNDED)
+    try:
+        output, _ = decode(payload, Size(2 * size.values + _ROOM, 2 * size.hashed + _ROOM))
+    except Malformed:
+        return False
+    return is_right(name, task.inputs[index], output, gold, expected.atol)
 
 
 class _Scorer:
-    """This process's sandbox, data and expected outputs; made when first needed."""
+    """This process's data and expected outputs; loaded when first needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pool: Pool | None = None
         self._path: Path | None = None
         self._loaded: tuple[Path, dict[str, Task]] | None = None
         self._expected = ExpectedOutputs()
 
     def use(self, path: Path) -> None:
-        self._path = path
+        """Take this file from now on."""
+        self._path, self._loaded = path, None
 
-    def pool(self, workers: int | None = None) -> Pool:
-        with self._lock:
-            if self._pool is None:
-                self._pool = Pool(workers=workers)
-                _log.log(logging.WARNING if "NOT" in self._pool.line else logging.INFO, "MBPP+: %s", self._pool.line)
-            return self._pool
-
-    def close(self) -> None:
-        with self._lock:
-            pool, self._pool = self._pool, None
-        if pool:
-            pool.close()
+    def after_fork(self) -> None:
+        """Locks may have been held by threads that stayed in the parent."""
+        self._lock, self._expected = threading.Lock(), ExpectedOutputs()
 
     def tasks(self) -> dict[str, Task]:
+        """The file's tasks by id."""
         path = self._path or find_data()
         with self._lock:
             if self._loaded is None or self._loaded[0] != path:
                 self._loaded = path, load_tasks(path)
             return self._loaded[1]
 
-    def score(self, completions: Sequence[Any], names: Sequence[str], share: bool) -> list[tuple[float | None, str]]:
+    def score(self, completions: Sequence[Any], names: Sequence[str], share: bool) -> list[Scored]:
         """The reward and the reason of each completion."""
         tasks = self.tasks()
         for name in names:
             if name not in tasks:
                 raise ValueError(f"task_id: MBPP+ has no task {name!r} in {self._path or find_data()}")
         texts = [completion_text(completion) for completion in completions]
-        programs = [extract_program(text, tasks[name].entry_point) for text, name in zip(texts, names, strict=True)]
-        if all(program is None for program in programs):
-            return [(0.0, "no answer")] * len(programs)
+        attempts: list[Any] = []
+        for text, name in zip(texts, names, strict=True):
+            code = extract_program(text, tasks[name].entry_point)
+            attempts.append(NO_ANSWER if code is None else partial(self._run, tasks[name], code, share))
+        return score_all(attempts)
+
+    def _run(self, task: Task, code: str, share: bool, worker: Worker) -> Scored:
         try:
-            pool = self.pool()
-            futures = [
-                program
-                and pool.submit(lambda worker, task=tasks[name], code=program: self._run(worker, task, code, share))
-                for program, name in zip(programs, names, strict=True)
-            ]
-        except SandboxError as error:
-            return [(None, f"not scored: {error}")] * len(programs)
-        return [future.result() if future else (0.0, "no answer") for future in futures]
+            expected = self._expected.get(task, worker)
+        except CanonicalError as error:
+            return None, f"not scored: {error}"
 
-    def _run(self, worker: Worker, task: Task, code: str, share: bool) -> tuple[float | None, str]:
-        failure = ""
-        for _ in range(2):  # a failure of ours may pass, as when memory was short
-            try:
-                expected = self._expected.get(task, worker)
-                judge = Judge(task, expected, to_the_end=share)
-                ending = worker.run(Job(code, task.entry_point, task.encoded), expected.limits, judge.see)
-                return _verdict(judge, ending, task, share)
-            except CanonicalError as error:
-                return None, f"not scored: {error}"
-            except SandboxError as error:
-                failure = str(error)
-        return None, f"not scored: {failure}"
+        def matches(index: int, kind: bytes, payload: bytes) -> bool:
+            return _matches(task, expected.outputs[index], index, kind, payload)
 
-
-def _verdict(judge: Judge, ending: Ending, task: Task, share: bool) -> tuple[float, str]:
-    total = len(task.encoded)
-    if judge.right == total and ending.kind == "done":
-        return 1.0, "correct"
-    reward = judge.right / total if share and judge.right < total else 0.0
-    if ending.kind == "undefined":
-        return 0.0, f"no answer: {task.entry_point} is not defined"
-    if judge.problem:
-        return reward, f"wrong: {judge.problem}"
-    if ending.kind == "failed":
-        return reward, "wrong: memory limit" if ending.detail == "MemoryError" else f"wrong: {ending.detail}"
-    if ending.kind == "ended":
-        return reward, f"wrong: its process ended {ending.detail}".rstrip()
-    return reward, f"wrong: {ending.kind}"
+        judge = Judge(matches, task.name_input, len(task.encoded), share)
+        ending = worker.run(Job(code, task.entry_point, task.encoded), expected.limits, judge.see)
+        return judge.verdict(ending, task.entry_point)
 
 
 _scorer = _Scorer()
 
 
-def _forget_after_fork() -> None:
-    global _scorer  # its threads stayed in the parent
-    path = _scorer._path
-    _scorer = _Scorer()
-    _scorer._path = path
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
+os.register_at_fork(after_in_child=lambda: _scorer.after_fork())
 
 
 def use_data(path: str | Path) -> None:
@@ -210,12 +144,12 @@ def start(workers: int | None = None) -> str:
         ValueError: MBPP+'s file is missing or damaged.
     """
     _scorer.tasks()
-    return f"MBPP+: {_scorer.pool(workers).line}"
+    return f"MBPP+: {shared.get(workers).line}"
 
 
 def close() -> None:
     """End the sandbox's processes; a later call makes new ones."""
-    _scorer.close()
+    shared.close()
 
 
 def _rewards(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rewards import mbpp_plus
+from rewards.mbpp_scoring import shared
 from rewards.sandbox.launch import Bubblewrap, Plain
 from rewards.sandbox.pool import Pool
 from rewards.sandbox.worker import SandboxError
@@ -55,7 +56,8 @@ def scoring(mode: str, folder: Path, workers: int = 2) -> Iterator[Pool]:
         patch.setenv("LOOP_RL_CACHE", str(folder / "cache"))
         patch.setattr(mbpp_plus, "_scorer", mbpp_plus._Scorer())
         mbpp_plus.use_data(write_tasks(folder))
-        mbpp_plus._scorer._pool = pool = make_pool(mode, folder, workers)
+        mbpp_plus.close()  # another test's
+        shared.pool = pool = make_pool(mode, folder, workers)
         try:
             yield pool
         finally:

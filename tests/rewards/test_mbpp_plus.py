@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rewards import mbpp_expected, mbpp_plus
+from rewards.mbpp_scoring import shared
 from rewards.mbpp_tasks import FILE_NAMES, load_tasks
 from rewards.sandbox import pool as pools
 from rewards.sandbox.pool import Pool
@@ -143,7 +144,7 @@ def test_a_program_sees_an_environment_of_ours_and_no_open_files(sandbox, monkey
     )
     try:
         mbpp_plus.close()
-        mbpp_plus._scorer._pool = Pool(sandbox._launcher)
+        shared.pool = Pool(sandbox._launcher)
         assert score([secrets]) == [(1.0, "correct")]
     finally:
         os.close(read)
@@ -317,6 +318,7 @@ def test_a_process_killed_from_outside_is_scored_again(sandbox, monkeypatch):
 
 
 def test_a_canary_that_fails_stops_the_start(tmp_path, monkeypatch):
+    mbpp_plus.close()
     monkeypatch.setattr(pools, "_CANARY", "def probe(*arguments): return {'answer': 11}")
     with pytest.raises(RuntimeError, match="a program with a known answer failed") as raised:
         make_pool("plain", tmp_path)
@@ -331,6 +333,7 @@ def test_a_canary_that_fails_stops_the_start(tmp_path, monkeypatch):
 def test_start_says_what_protects(tmp_path, monkeypatch):
     monkeypatch.setattr(mbpp_plus, "_scorer", mbpp_plus._Scorer())
     mbpp_plus.use_data(write_tasks(tmp_path))
+    mbpp_plus.close()
     line = mbpp_plus.start(workers=1)
     mbpp_plus.close()
     assert line.startswith("MBPP+: programs run ") and "\n" not in line
@@ -391,7 +394,6 @@ def test_a_changed_task_gets_other_expected_outputs(tmp_path):
     with scoring("plain", tmp_path):
         assert score([RIGHT]) == [(1.0, "correct")]
         mbpp_plus.use_data(write_tasks(tmp_path, [row(9001, "f", "def f(n): return n", [[3]], [])]))
-        mbpp_plus._scorer._loaded = None
         assert score([RIGHT, "def f(n): return n"]) == [(0.0, "wrong: base input 0"), (1.0, "correct")]
 
 
