@@ -242,11 +242,12 @@ def test_files_that_are_here_get_their_whole_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     (tmp_path / "mine.jsonl").write_text("")
-    changes = ["data.folder=data", "data.name=mine.jsonl", "model.path=owner/model"]
+    changes = ["data.folder=data", "data.name=mine.jsonl", "model.path=owner/model", "eval.data=[mine.jsonl, gsm8k]"]
     recipe = submitting.for_cluster(load_recipe("quickstart_reuse_neumann3", changes))
     assert recipe.rollout.cluster == "auto"
     assert recipe.data.folder == str(tmp_path / "data")
     assert recipe.data.name == str(tmp_path / "mine.jsonl")
+    assert recipe.eval.data == [str(tmp_path / "mine.jsonl"), "gsm8k"]
     assert recipe.model.path == "owner/model"  # a hub id
     assert load_recipe("quickstart_reuse_neumann3", ["run.name=x", "rollout.cluster=ray://a:1"]).rollout.cluster
 

@@ -52,7 +52,9 @@ def for_cluster(recipe: Recipe) -> Recipe:
         data = data.model_copy(update={"name": _whole(data.name)})
     if model.path != "embedded":  # a hub id is no folder here, and stays as it is
         model = model.model_copy(update={"path": _whole(model.path)})
-    return recipe.model_copy(update={"rollout": rollout, "data": data, "model": model})
+    further = [_whole(name) for name in recipe.eval.data]
+    evaluation = recipe.eval.model_copy(update={"data": further})
+    return recipe.model_copy(update={"rollout": rollout, "data": data, "model": model, "eval": evaluation})
 
 
 def _whole(path: str) -> str:
