@@ -2,11 +2,10 @@
 
 Both run with PYTHONHASHSEED=0, which some generators' questions depend on. Scorers run here because they are code of
 the package that takes what a model wrote: a few call `eval` on it, others compute for ever on `9**9**9**9`. The parent
-sets a time limit and kills; this side limits memory and forbids writing, processes and sockets. That stops accidents
-and the obvious, not a determined attack.
+sets them a time limit and kills; this side limits memory and forbids writing, processes and sockets. That stops
+accidents and the obvious, not a determined attack.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -40,9 +39,11 @@ def make(generator: str, seed: int, sizes: dict[str, int]) -> dict[str, list[tup
 
     A larger size begins with a smaller one's items, whatever the other split's size.
     """
+    import numpy
     from reasoning_gym import create_dataset
 
-    random.seed(seed)  # a few generators draw from the global one
+    random.seed(seed)  # a few generators draw from the global ones
+    numpy.random.seed(seed % 2**32)
     found: dict[str, list[tuple[int, dict[str, Any]]]] = {"train": [], "test": []}
     seen: set[str] = set()
     tries = 200 + 20 * sum(sizes.values())
@@ -101,9 +102,9 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
 def _forbid() -> None:
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event.startswith(_FORBIDDEN):
-            raise PermissionError(f"{event} is not allowed while scoring")
+            raise PermissionError(f"{event} is not allowed here")
         if event == "open" and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            raise PermissionError("writing is not allowed while scoring")
+            raise PermissionError("writing is not allowed here")
 
     sys.dont_write_bytecode = True
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -124,13 +125,13 @@ def main(argv: list[str]) -> None:
     from reasoning_gym.factory import DATASETS
 
     result: dict[str, Any] = {"known": sorted(DATASETS)}
-    if generator in DATASETS:
-        with contextlib.redirect_stdout(sys.stderr):
+    with open(file, "wb") as stream:
+        _forbid()  # one generator runs the snippets that it asks about
+        if generator in DATASETS:
             try:
                 result |= make(generator, int(seed), {"train": int(train), "test": int(test)})
             except Exception as error:  # a generator is the package's code, and some need what they were not given
                 result["error"] = " ".join(f"{type(error).__name__}: {error}".split())
-    with open(file, "wb") as stream:
         pickle.dump(result, stream)
 
 

@@ -46,7 +46,7 @@ def make_items(generator: str, seed: int, train: int, test: int) -> dict[str, An
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
-        if not file.exists():
+        if done.returncode:
             last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
             raise RuntimeError(f"making {generator} failed (exit code {done.returncode}): {last}")
         return pickle.loads(file.read_bytes())  # our own process wrote it, and ran no model's answer

@@ -46,6 +46,8 @@ def load_dataset(settings: DataSettings, *, reward: str | None = None) -> Splits
     if name == "mbpp" and reward in MBPP_PLUS:  # which has tests for 378 of MBPP's tasks
         known = tasks_with_tests(data_file(settings))
         train, test = ([one for one in half if one.example.columns["task_id"] in known] for half in (train, test))
+    held = {one.question for one in test}
+    train = [one for one in train if one.question not in held]  # what both halves of a source have is held out
     check_golds([*train, *test], reward, data_file(settings))
     questions, held_out = [one.example for one in train], [one.example for one in test]
     if name == "arithmetic" or is_generator(name):  # made in the order of the seed, as many as asked for

@@ -225,3 +225,12 @@ def test_a_hub_data_set_that_is_none(hub, tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.load_dataset", fails)
     message = refusal("owner/smus")
     assert "owner/smus can't be loaded" in message and "doesn't exist on the Hub" in message and ".jsonl" in message
+
+
+def test_a_question_of_both_halves_is_held_out(tmp_path):
+    shared = {"question": "Both?", "answer": 1}
+    path = write(tmp_path / "x_train.jsonl", [{"question": "Train?", "answer": 2}, shared, {**shared, "answer": 3}])
+    write(tmp_path / "x_test.jsonl", [shared, {"question": "Test?", "answer": 4}])
+    splits = load(path)
+    assert [e.prompt for e in splits.train] == ["Question: Train?\nAnswer:"]
+    assert {e.prompt for e in splits.test} == {"Question: Both?\nAnswer:", "Question: Test?\nAnswer:"}
