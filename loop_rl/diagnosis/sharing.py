@@ -8,7 +8,8 @@ from torch import Tensor
 from loop_rl.learner.language import token_losses
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.contexts import PaddedContext
-from loop_rl.models.terminal import ContinuationContext, TerminalContinuation, TerminalPrefill
+from loop_rl.models.prefill import Endpoint, prefill
+from loop_rl.models.terminal import ContinuationContext, TerminalContinuation
 
 
 @dataclass(frozen=True)
@@ -33,17 +34,23 @@ def sharing_loss(model: LoopedForCausalLM, ids: Tensor, depth: int) -> Sharing:
     return Sharing(*(float(continuation_losses(model, ids, depth, terminal).double().mean()) for terminal in (0, 1)))
 
 
-def continuation_losses(model: LoopedForCausalLM, ids: Tensor, depth: int, terminal: bool) -> Tensor:
-    """Cross-entropy of the second half's tokens given what stands before, float [rows, second half - 1]."""
+def continuation_losses(
+    model: LoopedForCausalLM, ids: Tensor, depth: int, terminal: bool, endpoint: Endpoint | None = None
+) -> Tensor:
+    """Cross-entropy of the second half's tokens given what stands before, float [rows, second half - 1].
+
+    `endpoint`: how the first half is prefilled for terminal banks; the teacher's `depth` recurrences if None.
+    """
     half = ids.shape[1] // 2
     first, second = ids[:, :half], ids[:, half:]
-    prefill_kind = TerminalPrefill if terminal else PaddedContext
-    prefill = prefill_kind(model.config, torch.ones_like(first), None, model.dtype, depth, record=True)
-    _run(model, first, prefill)
-    kind = TerminalContinuation if terminal else ContinuationContext
-    context = kind(prefill, second.shape[1])
-    hidden = _run(model, second, context)
-    return token_losses(model, hidden, second)
+    mask = torch.ones_like(first)
+    if terminal:
+        context = TerminalContinuation(prefill(model, first, mask, depth, endpoint)[0], second.shape[1])
+    else:
+        full = PaddedContext(model.config, mask, None, model.dtype, depth, record=True)
+        _run(model, first, full)
+        context = ContinuationContext(full, second.shape[1])
+    return token_losses(model, _run(model, second, context), second)
 
 
 def _run(model: LoopedForCausalLM, ids: Tensor, context: PaddedContext | ContinuationContext) -> Tensor:

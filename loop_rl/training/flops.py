@@ -35,7 +35,7 @@ def _forward_flops(model: LoopedForCausalLM, length: int, depth: int) -> int:
     context = PaddedContext(model.config, torch.ones_like(ids), dtype=model.dtype, depth=depth)
     # The counter knows the products inside attention only where torch writes them out.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        injected = parts.prelude_forward(ids, context)
-        state = parts.endpoint(injected, parts.draw_initial_state(context.position_ids), context)
-        model.lm_head(parts.coda_forward(state, context))
+        prelude = parts.prelude_forward(ids, context)
+        state = parts.endpoint(prelude, parts.draw_initial_state(context.position_ids, None, prelude), context)
+        model.lm_head(parts.coda_forward(state, context, prelude))
     return counter.get_total_flops()
