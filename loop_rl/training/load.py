@@ -60,7 +60,12 @@ def load_model(path: str, dtype: str = "float32") -> tuple[LoopedForCausalLM, Pr
     folder = _fetch(path, resolve_model(path))
     _verify(path, folder)
     model = _named(load_checkpoint, folder, getattr(torch, dtype))
-    return model, _load_tokenizer(folder, model.config)
+    return model, _tokenizer(folder, model.config)
+
+
+def load_tokenizer(path: str, config: LoopedConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer of the model at `path`, whose configuration is `config`; UserError when there is none."""
+    return _tokenizer(_fetch(path, resolve_model(path)), config)
 
 
 def _named(function, *arguments):
@@ -111,7 +116,7 @@ def _verify(path: str, folder: Path) -> None:
                     )
 
 
-def _load_tokenizer(folder: Path, config: LoopedConfig) -> PreTrainedTokenizerBase:
+def _tokenizer(folder: Path, config: LoopedConfig) -> PreTrainedTokenizerBase:
     """The folder's tokenizer, with the special tokens of the config where that names one."""
     try:
         # with our config, so that a family's config.json is not taken for some model of transformers'

@@ -87,12 +87,13 @@ _MENDS = {
 def estimate(recipe: Recipe) -> Memory:
     """Reads the model's configuration and the data (both checked as the run would) and adds up what the run needs."""
     from loop_rl.evaluation.task import further_tasks, training_task
-    from loop_rl.training.load import load_config, resolve_model
+    from loop_rl.training.load import load_config, load_tokenizer
 
     config = load_config(recipe.model.path)
     further_tasks(recipe)
     prompts = [example.prompt for example in training_task(recipe).splits.train[:_MEASURED_PROMPTS]]
-    longest = _longest_prompt(prompts, resolve_model(recipe.model.path))
+    tokenizer = load_tokenizer(recipe.model.path, config)
+    longest = max(len(ids) for ids in tokenizer(prompts).input_ids)
     return Memory(run_parts(recipe, config, longest), available_memory(), _device_available())
 
 
@@ -205,13 +206,3 @@ def readable(size: int) -> str:
 
 def _device_available() -> int | None:
     return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
-
-
-def _longest_prompt(prompts: list[str], model: str) -> int:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
-    except (OSError, ValueError) as error:
-        raise UserError(f"model.path: no tokenizer in {model} ({' '.join(str(error).split())[:200]})") from error
-    return max(len(ids) for ids in tokenizer(prompts).input_ids)
