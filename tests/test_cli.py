@@ -17,6 +17,7 @@ from loop_rl.commands import job
 from loop_rl.commands import submit as submitting
 from loop_rl.commands.recipes import shipped
 from loop_rl.recipe import load_recipe
+from loop_rl.verbs import training
 
 ROOT = Path(__file__).parents[1]
 
@@ -148,7 +149,7 @@ def test_interruption_says_how_to_go_on(capsys, monkeypatch):
     def interrupted(arguments):
         raise KeyboardInterrupt("stopped after step 3")
 
-    monkeypatch.setattr(cli, "_train", interrupted)
+    monkeypatch.setattr(training, "run_train", interrupted)
     assert main(["train", "my run.yaml", "--set", "run.seed=1"]) == 130
     error = capsys.readouterr().err
     assert error == "loop-rl: stopped after step 3; go on with: loop-rl train 'my run.yaml' --set run.seed=1 --resume\n"
@@ -158,12 +159,12 @@ def test_a_full_disk_is_a_message(capsys, monkeypatch):
     def full(arguments):
         raise OSError(28, "No space left on device", "runs/x/metrics.jsonl")
 
-    monkeypatch.setattr(cli, "_train", full)
+    monkeypatch.setattr(training, "run_train", full)
     assert refused(capsys, "train", "x") == "loop-rl: cannot write runs/x/metrics.jsonl: No space left on device\n"
 
 
 def test_a_bug_is_not_taken_for_the_users_mistake(monkeypatch):
-    monkeypatch.setattr(cli, "_train", lambda arguments: 1 / 0)
+    monkeypatch.setattr(training, "run_train", lambda arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["train", "x"])
 

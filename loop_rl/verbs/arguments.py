@@ -1,0 +1,65 @@
+"""What the verbs' parsers share: help, the recipe and its settings, checked numbers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+Run = Callable[[argparse.Namespace], int | None]
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Examples keep their lines."""
+
+
+def verb(parent: Any, name: str, run: Run, summary: str, example: str) -> argparse.ArgumentParser:
+    """A parser of one verb; `run` is called with what it parsed. `example`: a command line without loop-rl."""
+    text = f"example:\n  loop-rl {example}"
+    parser = parent.add_parser(name, help=summary, description=summary, epilog=text, formatter_class=Help)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def recipe_argument(parser: argparse.ArgumentParser) -> None:
+    """RECIPE and --set."""
+    parser.add_argument(
+        "recipe", metavar="RECIPE", help="a recipe file, or the name of a shipped one (loop-rl recipes)"
+    )
+    set_argument(parser)
+
+
+def set_argument(parser: argparse.ArgumentParser) -> None:
+    """--set KEY=VALUE ..."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="replace a key of the recipe; may be repeated"
+    )
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text}")
+    return value
+
+
+def temperature(text: str) -> float:
+    """A finite number of at least 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be 0 (greedy) or a larger number, got {text}")
+    return value
+
+
+def quiet() -> None:
+    """Silences transformers' bars for reading and writing weights, which tear the run's own; downloads keep theirs."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()

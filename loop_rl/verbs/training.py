@@ -1,0 +1,55 @@
+"""`train` and `pretrain`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from loop_rl.verbs.arguments import quiet, recipe_argument, verb
+
+
+def register(verbs: Any) -> None:
+    """Adds the verbs to the command line."""
+    train = verb(
+        verbs, "train", run_train, "Train a looped model by RL.", "train my.yaml --set optim.learning_rate=1e-5"
+    )
+    recipe_argument(train)
+    train.add_argument("--resume", action="store_true", help="go on from the run's newest complete checkpoint")
+    train.add_argument("--dry-run", action="store_true", help="print the resolved recipe and the memory it needs; stop")
+
+    pretrain = verb(
+        verbs,
+        "pretrain",
+        run_pretrain,
+        "Train a looped model on text.",
+        "pretrain pretrain_embedded --set run.name=mine",
+    )
+    recipe_argument(pretrain)
+    pretrain.add_argument("--resume", action="store_true", help="go on from the run's newest complete checkpoint")
+
+
+def run_train(arguments: argparse.Namespace) -> None:
+    from loop_rl.commands.recipes import load_for
+
+    recipe = load_for("train", arguments.recipe, arguments.set)
+    if arguments.dry_run:
+        from loop_rl.training.memory import check_fits, estimate
+
+        memory = estimate(recipe)
+        print(recipe.dump_yaml() + memory.text())
+        check_fits(memory)
+        return
+    from loop_rl.training.rl import train
+
+    quiet()
+    print(f"run folder: {train(recipe, resume=arguments.resume)}")
+
+
+def run_pretrain(arguments: argparse.Namespace) -> None:
+    from loop_rl.commands.recipes import load_for
+
+    recipe = load_for("pretrain", arguments.recipe, arguments.set)
+    from loop_rl.training.pretrain import pretrain
+
+    quiet()
+    print(f"run folder: {pretrain(recipe, resume=arguments.resume)}")
