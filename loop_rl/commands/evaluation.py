@@ -109,58 +109,90 @@ def run_eval(
     target = find_target(name)
     first = resolve(target, None, overrides)
     recipes = [resolve(target, one, overrides) for one in data or [first.data.name, *first.eval.data]]
-    import torch
-
-    from loop_rl.evaluation.settings import weights_digest
     from loop_rl.evaluation.task import load_task
-    from loop_rl.training.load import load_model
 
     tasks = [load_task(recipe.data, recipe.reward) for recipe in recipes]
     for task in tasks:
         if not task.splits.test:
             raise UserError(f"data.name: {task.data} has no held-out questions to evaluate on")
-    if first.run.threads is not None:
-        torch.set_num_threads(first.run.threads)
-    model, tokenizer = load_model(first.model.path, first.model.dtype)
-    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    weights = weights_digest(model.state_dict())
+    loaded = _load(target, first)
     folder = Path(out) if out is not None else target.run or Path("evals") / model_name(first.model.path)
-    about = {"by": "loop-rl eval", "model": first.model.path, "depth": first.model.depth or model.config.depth}
+    about = {"by": "loop-rl eval", "model": first.model.path, "depth": first.model.depth or loaded.model.config.depth}
     rows = []
     with contextlib.ExitStack() as stack:
         tools: tuple[Generate, Scorer] | None = None
         for recipe, task in zip(recipes, tasks, strict=True):
-            one = _Evaluation(recipe, task, model, tokenizer, weights, folder, target.step, progress)
+            one = _Evaluation(recipe, task, loaded, folder, target.step, progress)
             row = one.finished()
             if row is None:
-                tools = tools or stack.enter_context(_tools(model, first, [task.reward for task in tasks], target.step))
+                tools = tools or stack.enter_context(
+                    _tools(loaded, first, [task.reward for task in tasks], target.step)
+                )
                 row = one.run(*tools, about)
             rows.append(row)
     return rows
 
 
+@dataclass(frozen=True)
+class _Loaded:
+    """A model with its tokenizer, the student that reads its prompts, if any, their digest, and where they sample."""
+
+    model: Any
+    tokenizer: Any
+    student: Any
+    weights: str
+    device: str
+
+
+def _load(target: Target, recipe: Recipe) -> _Loaded:
+    import torch
+
+    from loop_rl.evaluation.settings import weights_digest
+    from loop_rl.models.prefill import PrefillStudent
+    from loop_rl.training.load import load_model, resolve_model
+
+    if recipe.run.threads is not None:
+        torch.set_num_threads(recipe.run.threads)
+    model, tokenizer = load_model(recipe.model.path, recipe.model.dtype)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model.to("cpu" if _pooled(recipe) else device).eval()  # a pool's workers have copies of their own
+    student, weights = None, weights_digest(model.state_dict())
+    if recipe.rollout.prefill == "student":
+        # A run's student is the one that lies beside the model which it started from.
+        start = recipe.model.path if target.run is None else load_recipe(target.recipe).model.path
+        student = PrefillStudent.load(Path(resolve_model(start)), model)
+        weights += weights_digest(student.state_dict())
+    return _Loaded(model, tokenizer, student, weights, recipe.rollout.cluster or device)
+
+
+def _pooled(recipe: Recipe) -> bool:
+    return recipe.rollout.workers > 1 or recipe.rollout.cluster is not None
+
+
 class _Evaluation:
     """One data set's evaluation, and where it is kept."""
 
-    def __init__(
-        self, recipe: Recipe, task: Task, model: Any, tokenizer: Any, weights: str, folder: Path, step: int, bar: bool
-    ) -> None:
+    def __init__(self, recipe: Recipe, task: Task, loaded: _Loaded, folder: Path, step: int, bar: bool) -> None:
         from loop_rl.evaluation.record import sample_name
         from loop_rl.evaluation.settings import digest, eval_settings
         from loop_rl.rollout.sampling import Sampling
 
-        self.task, self.tokenizer, self.folder, self.step, self.bar = task, tokenizer, folder, step, bar
+        model, self.tokenizer = loaded.model, loaded.tokenizer
+        self.task, self.folder, self.step, self.bar = task, folder, step, bar
         self.seed = recipe.data.seed  # as in training, so a run's last evaluation comes out again
         self.sampling = Sampling(
             num_generations=recipe.eval.samples,
             max_completion_length=recipe.rollout.max_completion_length,
             temperature=recipe.eval.temperature,
             depth=recipe.model.depth or model.config.depth,
-            eos_token_ids=end_tokens(model, tokenizer),
+            eos_token_ids=end_tokens(model, loaded.tokenizer),
             save_states=False,
+            cache=recipe.rollout.cache,
+            tolerance=recipe.rollout.depth_tolerance,
+            min_depth=recipe.rollout.min_depth,
         )
         self.settings = eval_settings(
-            weights, model.device.type, task.data, task.splits.test, task.reward, self.sampling, self.seed
+            loaded.weights, loaded.device, task.data, task.splits.test, task.reward, self.sampling, self.seed
         )
         self.name = f"{sample_name(step, task.data)}_{digest(self.settings)}"
 
@@ -210,28 +242,37 @@ class _Evaluation:
 
 
 @contextlib.contextmanager
-def _tools(model: Any, recipe: Recipe, rewards: Sequence[RewardSpec], step: int) -> Iterator[tuple[Generate, Scorer]]:
+def _tools(
+    loaded: _Loaded, recipe: Recipe, rewards: Sequence[RewardSpec], step: int
+) -> Iterator[tuple[Generate, Scorer]]:
     """What samples and what scores: this process, or with several workers or a cluster, pools of them."""
-    if recipe.rollout.workers == 1 and recipe.rollout.cluster is None:
+    model, student = loaded.model, loaded.student
+    if not _pooled(recipe):
         from loop_rl.evaluation.scorer import LocalScorer
         from loop_rl.rollout.sampler import sample_groups
 
         with LocalScorer(rewards) as scorer:
             _tell(scorer)
-            yield lambda *arguments: sample_groups(model, *arguments), scorer
+            yield lambda *arguments: sample_groups(model, *arguments, student=student), scorer
         return
     import torch
 
     from loop_rl.evaluation.reward_pool import RewardPool
     from loop_rl.rollout.pool import RolloutPool
 
-    threads = recipe.run.threads or torch.get_num_threads()
-    workers, cluster = recipe.rollout.workers, recipe.rollout.cluster
-    with RolloutPool(model.config, recipe.model.dtype, workers, cluster, threads, learner_gpus=0) as pool:
-        with RewardPool(rewards, recipe.reward.workers) as scorer:
-            _tell(scorer)
-            pool.send_weights(model.state_dict(), step)
-            yield pool.generate, scorer
+    pool = RolloutPool(
+        model.config,
+        recipe.model.dtype,
+        recipe.rollout.workers,
+        recipe.rollout.cluster,
+        recipe.run.threads or torch.get_num_threads(),
+        learner_gpus=0,
+        student=student,
+    )
+    with pool, RewardPool(rewards, recipe.reward.workers) as scorer:
+        _tell(scorer)
+        pool.send_weights(model.state_dict(), step)
+        yield pool.generate, scorer
 
 
 def _tell(scorer: Scorer) -> None:

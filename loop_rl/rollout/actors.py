@@ -43,7 +43,7 @@ def answer(call: Callable[[], ray.ObjectRef], worker: str) -> Any:
             if time.monotonic() > deadline:
                 raise UserError(
                     f"{worker} did not come back within {RESTART_SECONDS:.0f} s of its death ({first_line(error)}); "
-                    f"{LOGS}; go on with --resume"
+                    f"{LOGS}; the same command goes on (loop-rl train: with --resume)"
                 ) from error
             log.warning("%s is not back yet (%s)", worker, first_line(error))
             time.sleep(0.5)

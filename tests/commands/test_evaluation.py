@@ -174,11 +174,11 @@ def test_ctrl_c_costs_no_finished_batch(capsys, model, monkeypatch) -> None:
     (whole,) = evaluated(capsys, *arguments, "--out", "whole")
     real, calls = sampler.sample_groups, []
 
-    def interrupted(*given):
+    def interrupted(*given, **options):
         calls.append(len(given[1]))
         if calls == [32] * 4:
             raise KeyboardInterrupt
-        return real(*given)
+        return real(*given, **options)
 
     monkeypatch.setattr(sampler, "sample_groups", interrupted)
     assert main(["eval", *arguments, "--out", "parts"]) == 130
@@ -190,7 +190,9 @@ def test_ctrl_c_costs_no_finished_batch(capsys, model, monkeypatch) -> None:
     assert Path("parts", row["file"]).read_bytes() == Path("whole", whole["file"]).read_bytes()
     assert not list(Path("parts/evals").glob("*.parts"))
 
-    monkeypatch.setattr(sampler, "sample_groups", lambda *given: calls.append(len(given[1])) or real(*given))
+    monkeypatch.setattr(
+        sampler, "sample_groups", lambda *given, **options: calls.append(len(given[1])) or real(*given, **options)
+    )
     calls.clear()
     (again,) = evaluated(capsys, *arguments, "--out", "parts")  # finished: read, and not written twice
     assert (again, calls) == (whole, [])
