@@ -93,7 +93,8 @@ _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,6}(?![\dA-Za-z]))?"
 _REPEATING = r"(?P<whole>\d*)\.(?P<head>\d*)\\(?:overline|bar)\s?\{(?P<period>\d{1,60})\}"
 _SCAN = (
     rf"(?P<repeating>{_REPEATING})|(?P<grouped>(?:{_SEPARATED}|{_BLANKS}@COMMAS){_TAIL})|(?P<number>{_NUMBER})"
-    r"|(?P<degree>\^\s?\{?\s?\\(?:circ|degree)\s?\}?|\\degree)|(?P<space>\s+|\\[ ,;:!>]|~|&nbsp;)"
+    r"|(?P<degree>\^\s?(?:\{\s?\\(?:circ|degree)\s?\}|\\(?:circ|degree)(?![A-Za-z]))|\\degree(?![A-Za-z]))"
+    r"|(?P<space>\s+|\\[ ,;:!>]|~|&nbsp;)"
     r"|(?P<command>\\[A-Za-z]+)|(?P<word>[A-Za-z]+)|(?P<row>\\\\(?:\[[^\]]{0,20}\])?)|(?P<escaped>\\[{}%$|#&_])"
     r"|(?P<op><=|>=|!=|\*\*|[-+*/^_(){}\[\]|!=<>,.;:'&])|(?P<percent>%)|(?P<money>[$€£¥₹¢])"
 )

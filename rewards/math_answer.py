@@ -143,10 +143,10 @@ def _words(tokens: Tokens) -> Answer | None:
     r"""Text, where there is nothing else: `\text{...}`, or bare words of which one has three letters or more."""
     spelled = [token for token in tokens if token.kind in ("text", "word")]
     named = ("fn",) if len(spelled) > 1 else ()  # "one floor down" is text, "log abc" isn't
-    if any(token.kind not in ("text", "word", *named) and not _is(token, "-", "'") for token in tokens):
+    if not spelled or any(token.kind not in ("text", "word", *named) and not _is(token, "-", "'") for token in tokens):
         return None
     wrapped = any(token.kind == "text" for token in tokens)
-    lengths = [len(token.text) for token in tokens if token.kind == "word"]
+    lengths = [len(token.text) for token in spelled]
     if not wrapped and (max(lengths) < 3 or (len(lengths) < len(tokens) and min(lengths) < 3)):
         return None
     words = plain_words(" ".join(token.text for token in tokens))

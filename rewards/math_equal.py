@@ -43,6 +43,8 @@ _SETS = {
 
 def equal(gold: Answer, answer: Answer) -> bool:
     """Whether the answer is the gold. Symmetric, but for one thing: only an answer may name an expression it gives."""
+    if gold == answer:
+        return True
     if isinstance(answer, Relation) and answer.name and not isinstance(gold, Relation | Named):
         return equal(gold, Scalar(answer.right))
     if isinstance(gold, Named) or isinstance(answer, Named):
@@ -147,13 +149,17 @@ def _same_group(gold: Group, answer: Group) -> bool:
 
 def _same_ratio(gold: Group, answer: Group) -> bool:
     """Whether two ratios are the same but for a factor: 6:8 is 3:4."""
-    golds, answers = ([item.value for item in group.items if isinstance(item, Scalar)] for group in (gold, answer))
-    if len(golds) != len(answers) or any(_is_zero(value) is not False for value in (*golds, *answers)):
+    if len(gold.items) != len(answer.items):
         return False
-    units = {(one.unit, two.unit) for one, two in zip(gold.items, answer.items, strict=True)}  # type: ignore[union-attr]
-    if any(one and two and one != two for one, two in units):
+    pairs = [
+        (one, two)
+        for one, two in zip(gold.items, answer.items, strict=True)
+        if isinstance(one, Scalar) and isinstance(two, Scalar) and not (one.unit and two.unit and one.unit != two.unit)
+    ]
+    first = next(((one.value, two.value) for one, two in pairs if _is_zero(one.value) is False), None)
+    if len(pairs) < len(gold.items) or first is None or _is_zero(first[1]) is not False:
         return False
-    return all(same_value(golds[0] * two, answers[0] * one) for one, two in zip(golds, answers, strict=True))
+    return all(same_value(first[0] * two.value, first[1] * one.value) for one, two in pairs)
 
 
 def _by_name(items: list[Answer]) -> list[Answer]:
@@ -238,6 +244,8 @@ def _pieces(value: Set) -> list[tuple[Expr, Expr, bool, bool]] | None:
             found.append((part.start, part.end, bool(part.left_open), bool(part.right_open)))
         elif part != sympy.S.EmptySet:
             return None
+    if not all(end.is_extended_real for piece in found for end in piece[:2]):
+        return None
     return sorted(found, key=lambda piece: (float(piece[0]), float(piece[1])))
 
 

@@ -22,6 +22,9 @@ MEMORY_LIMIT = 2 * 1024**3  # bytes of address space
 MOST_WORDS = 5  # of a reference that is text; more is a sentence, which no completion would match
 DEEPEST_STACK = 3000
 
+# what SymPy raises for mathematics that it can't do; the reason given says which it was
+_SYMPY_ERRORS = (ArithmeticError, TypeError, ValueError, NotImplementedError, AttributeError, RecursionError)
+
 PROBLEM, CORRECT, WRONG = "problem", "correct", "wrong"
 
 
@@ -52,13 +55,17 @@ def judge(gold: str, answer: str) -> tuple[str, str]:
         expected = read_gold(gold)
     except Unreadable as error:
         return PROBLEM, str(error)
+    except _SYMPY_ERRORS as error:
+        return PROBLEM, type(error).__name__
     try:
         given = read(answer)
     except Unreadable as error:
         return WRONG, f"cannot be read ({error})"
+    except _SYMPY_ERRORS as error:
+        return WRONG, f"cannot be read ({type(error).__name__})"
     try:
         return (CORRECT if equal(expected, given) else WRONG), ""
-    except (ArithmeticError, TypeError, ValueError, NotImplementedError, AttributeError, RecursionError) as error:
+    except _SYMPY_ERRORS as error:
         return WRONG, f"cannot be compared ({type(error).__name__})"
 
 
