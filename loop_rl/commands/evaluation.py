@@ -60,12 +60,12 @@ def find_target(name: str) -> Target:
 
 
 def _recipe_file(name: str) -> Path | None:
-    from loop_rl.commands.recipes import find, schema_of, shipped
+    from loop_rl.commands.recipes import find, load_any, shipped
 
     if Path(name).is_dir() or not (name.endswith((".yaml", ".yml")) or name in {file.stem for file in shipped()}):
         return None
-    if schema_of(name) is not Recipe:
-        raise UserError(f"{name} is a recipe for loop-rl pretrain: pretrain it, then evaluate its run's folder")
+    if not isinstance(load_any(name), Recipe):
+        raise UserError(f"{name} is no recipe for loop-rl train: make its model first, then evaluate its run's folder")
     return find(name)
 
 

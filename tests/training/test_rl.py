@@ -1,6 +1,7 @@
 """The RL loop end to end on a tiny model: run folder, resume, kill, bad input."""
 
 import json
+import math
 import os
 import signal
 import statistics
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet
 import pytest
@@ -17,9 +19,10 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from loop_rl.errors import UserError
+from loop_rl.evaluation import Scores
 from loop_rl.recipe import Recipe, load_recipe
 from loop_rl.training.load import EMBEDDED
-from loop_rl.training.rl import Trainer, train
+from loop_rl.training.rl import Trainer, _matrix, _reward_metrics, train
 from tests.tiny import tiny_model
 
 
@@ -186,6 +189,21 @@ def test_several_rewards_on_several_sets(model_folder: Path, tmp_path: Path) -> 
     assert len(list((run / "evals").glob("*.parquet"))) == 4
     table = pyarrow.parquet.read_table(run / evals[0]["file"])
     assert f"reward/{here}:reward_of_odd_lengths" in table.column_names
+
+
+def test_what_is_not_scored_is_in_no_figure_and_a_group_without_scores_has_no_signal() -> None:
+    values = [[1.0, None, 0.0, 0.0], [None] * 4, [1.0, 1.0, None, 1.0]]
+    scores = [Scores(group, {"x": group}, [None] * 4, [None] * 4, 0.0) for group in values]
+    completion = SimpleNamespace(token_ids=[1, 2], finish_reason="stop")
+    rollouts = [SimpleNamespace(completions=[completion] * 4, version=0)] * 3
+    rewards = _matrix(values)
+    row = _reward_metrics(rewards, scores, rollouts)
+    assert row["reward"] == row["rewards/x/mean"] == pytest.approx(4 / 6)
+    assert row["rewards/x/std"] == pytest.approx(statistics.stdev([1, 0, 0, 1, 1, 1]))
+    assert row["reward_std"] == pytest.approx(statistics.fmean([statistics.stdev([1, 0, 0]), 0.0]))
+    assert (row["reward_errors"], row["frac_reward_zero_std"]) == (6, pytest.approx(2 / 3))
+    nothing = _reward_metrics(rewards[1:2], scores[1:2], rollouts[:1])
+    assert math.isnan(nothing["reward"]) and nothing["frac_reward_zero_std"] == 1.0
 
 
 def test_data_without_questions_to_train_on_is_refused(model_folder: Path, tmp_path: Path, monkeypatch) -> None:
