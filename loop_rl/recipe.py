@@ -202,6 +202,9 @@ class LoraSection(Section):
     lora_alpha: float = Field(32, gt=0, description="Scale: the adapter's output is multiplied by lora_alpha / r.")
     lora_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on an adapter's input.")
     target_modules: list[str] | Literal["all-linear"] = Field("all-linear", description="Layers that get an adapter.")
+    parts: list[Literal["prelude", "core", "coda"]] | None = Field(
+        None, description="Parts whose layers get one; core has the injection, coda the readout; null: all."
+    )
 
 
 class RunSection(Section):

@@ -16,6 +16,7 @@ from loop_rl.errors import UserError
 from loop_rl.fixed_point import Estimator, parse_estimator
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.recipe import Recipe
+from loop_rl.training.lora import adapted_layers, adapter_size
 
 MIB = 2**20
 PROCESS = 500 * MIB  # an interpreter with torch, transformers and Ray, measured on Linux
@@ -141,17 +142,11 @@ def parameter_count(config: LoopedConfig) -> int:
 
 
 def adapter_count(config: LoopedConfig, recipe: Recipe) -> int:
-    """Parameters of LoRA adapters: r rows and r columns for each adapted linear layer, the head never among them."""
+    """Parameters of the recipe's LoRA adapters; UserError when they do not fit the model."""
     assert recipe.lora is not None
-    targets = recipe.lora.target_modules
     with torch.device("meta"):
         model = LoopedForCausalLM(config)
-    return sum(
-        recipe.lora.r * (layer.in_features + layer.out_features)
-        for name, layer in model.named_modules()
-        if isinstance(layer, torch.nn.Linear)
-        and (name != "lm_head" if targets == "all-linear" else any(name.endswith(target) for target in targets))
-    )
+    return sum(adapter_size(layer, recipe.lora.r) for layer in adapted_layers(model, recipe.lora).values())
 
 
 def bank_bytes(config: LoopedConfig, depth: int, item: int) -> int:

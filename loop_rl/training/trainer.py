@@ -13,7 +13,6 @@ from accelerate.utils import broadcast_object_list
 from safetensors.torch import load_file, save_file
 
 from loop_rl.data import Example
-from loop_rl.errors import UserError
 from loop_rl.evaluation.task import further_tasks, training_task
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, samples_of
@@ -26,6 +25,7 @@ from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.training.checkpoints import load_training_state, save_training_state
 from loop_rl.training.load import load_model, resolve_model
+from loop_rl.training.lora import adapted
 from loop_rl.training.schedule import decay_factor
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Trainer:
         looped, self.tokenizer = load_model(recipe.model.path, recipe.model.dtype)
         self.looped: LoopedForCausalLM = looped.to(self.accelerator.device).eval()
         torch.manual_seed(recipe.run.seed)
-        self.model: torch.nn.Module = _adapted(self.looped, recipe)
+        self.model: torch.nn.Module = self.looped if recipe.lora is None else adapted(self.looped, recipe.lora)
         rollout, learner = recipe.rollout, recipe.learner
         self.learner = Learner(
             self.model,
@@ -198,28 +198,3 @@ def _detached(looped: LoopedForCausalLM) -> LoopedForCausalLM:
     """A shell with the config, for saving a state dict that is not the module's own."""
     with torch.device("meta"):
         return LoopedForCausalLM(looped.config)
-
-
-def _adapted(looped: LoopedForCausalLM, recipe: Recipe) -> torch.nn.Module:
-    """The model wrapped by PEFT when the recipe has a `lora` section."""
-    if recipe.lora is None:
-        return looped
-    from peft import LoraConfig, get_peft_model
-
-    targets = recipe.lora.target_modules
-    if targets != "all-linear":
-        names = {name.rpartition(".")[2] for name, _ in looped.named_modules()} | {n for n, _ in looped.named_modules()}
-        for target in targets:
-            if target not in names:
-                raise UserError(f"lora.target_modules: the model has no module {target!r}")
-    settings = LoraConfig(
-        r=recipe.lora.r,
-        lora_alpha=recipe.lora.lora_alpha,
-        lora_dropout=recipe.lora.lora_dropout,
-        target_modules=targets,
-        task_type="CAUSAL_LM",
-    )
-    try:
-        return get_peft_model(looped, settings)
-    except ValueError as error:  # a module that exists but holds no matrix to adapt
-        raise UserError(f"lora.target_modules: {str(error).splitlines()[0]}") from error

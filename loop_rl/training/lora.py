@@ -1,0 +1,95 @@
+"""Low-rank adapters: which layers of a looped model get one, and the model wrapped by PEFT."""
+
+from torch import nn
+
+from loop_rl.errors import UserError
+from loop_rl.models import LoopedForCausalLM
+from loop_rl.models.injections.huginn_linear import HuginnLinear
+from loop_rl.recipe import LoraSection
+
+#: the modules of each part; the injection is applied at every recurrence, the readout once after the last
+PARTS = {
+    "prelude": ("model.prelude.",),
+    "core": ("model.injection.", "model.core."),
+    "coda": ("model.readout", "model.coda."),
+}
+_HEAD, _EMBEDDING, _GATE = "lm_head", "model.embed_tokens", "model.exit_gate"
+
+
+def adapted_layers(looped: LoopedForCausalLM, lora: LoraSection) -> dict[str, nn.Module]:
+    """The layers that get an adapter, by name; the model may be on the meta device.
+
+    all-linear is every linear layer but the head, and but the exit gate, which takes part in no loss.
+
+    Raises:
+        UserError: a name that no layer has, a layer that can't be adapted, or nothing left in the parts.
+    """
+    named = dict(looped.named_modules())
+    if lora.target_modules == "all-linear":
+        left_out = {_HEAD, _GATE, *_applied_in_halves(looped)}
+        chosen = {n: m for n, m in named.items() if isinstance(m, nn.Linear) and n not in left_out}
+    else:
+        chosen = {}
+        for target in lora.target_modules:
+            found = {n: m for n, m in named.items() if n == target or n.endswith(f".{target}")}
+            if not found:
+                raise UserError(f"lora.target_modules: the model has no module {target!r}; {_known(looped)}")
+            for name, module in found.items():
+                _check_adaptable(looped, target, name, module)
+            chosen |= found
+    if lora.parts is None:
+        return chosen
+    prefixes = tuple(prefix for part in lora.parts for prefix in PARTS[part])
+    kept = {name: module for name, module in chosen.items() if name.startswith(prefixes)}
+    if not kept:
+        held = [part for part, places in PARTS.items() if any(name.startswith(places) for name in chosen)]
+        raise UserError(
+            f"lora.parts: nothing to adapt in {', '.join(lora.parts) or 'an empty list'}; "
+            f"lora.target_modules lie in {', '.join(held) or 'no part'}"
+        )
+    return kept
+
+
+def adapted(looped: LoopedForCausalLM, lora: LoraSection) -> nn.Module:
+    """The model wrapped by PEFT, its own weights frozen; UserError as `adapted_layers`."""
+    from peft import LoraConfig, get_peft_model
+
+    settings = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.lora_alpha,
+        lora_dropout=lora.lora_dropout,
+        target_modules=list(adapted_layers(looped, lora)),
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(looped, settings)
+
+
+def adapter_size(layer: nn.Module, r: int) -> int:
+    """Parameters of one adapter: r rows and r columns."""
+    if isinstance(layer, nn.Embedding):
+        return r * (layer.num_embeddings + layer.embedding_dim)
+    assert isinstance(layer, nn.Linear)
+    return r * (layer.in_features + layer.out_features)
+
+
+def _check_adaptable(looped: LoopedForCausalLM, target: str, name: str, module: nn.Module) -> None:
+    if not isinstance(module, nn.Linear | nn.Embedding):
+        raise UserError(
+            f"lora.target_modules: {target!r} is a {type(module).__name__}, which has no adapter; {_known(looped)}"
+        )
+    if name in (_HEAD, _EMBEDDING) and looped.config.tie_word_embeddings:
+        raise UserError(
+            f"lora.target_modules: {target!r} is one matrix with the {'embedding' if name == _HEAD else 'head'} in "
+            "this model, of which an adapter would change one half; leave it out"
+        )
+    if name in _applied_in_halves(looped):
+        raise UserError(f"lora.target_modules: {target!r} is applied in two halves, past an adapter; leave it out")
+
+
+def _applied_in_halves(looped: LoopedForCausalLM) -> list[str]:
+    return ["model.injection.linear"] if isinstance(looped.model.injection, HuginnLinear) else []
+
+
+def _known(looped: LoopedForCausalLM) -> str:
+    linear = {name.rpartition(".")[2] for name, module in looped.named_modules() if isinstance(module, nn.Linear)}
+    return f"its linear layers are {', '.join(sorted(name for name in linear if not name.isdigit()))}"
