@@ -19,6 +19,7 @@ Tokens = Sequence[Token]
 _OPENING = frozenset(["(", "[", "{", "\\{", "<("])
 _CLOSING = frozenset([")", "]", "}", "\\}", ")>"])
 _RELATIONS = frozenset(["=", "<", ">", "<=", ">=", "!=", "~", "in"])
+_SETS = Interval | Combined | Known
 _MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "smallmatrix", "array"])
 
 
@@ -119,8 +120,10 @@ def _read(tokens: Tokens, depth: int) -> Answer:
     # an "and" or "or" may follow a comma
     parts = [part for at, part in enumerate(parts) if part or at == 0 or marks[at - 1] not in (",", ";")]
     read_parts = [_read(part, depth + 1) for part in parts]
+    named = [part for part in read_parts if isinstance(part, Named) and isinstance(part.value, _SETS)]
     joint = {"or": "cup", "and": "cap"}.get(marks[-1], "")
-    named = [part for part in read_parts if isinstance(part, Named) and isinstance(part.value, Interval | Combined)]
+    if not joint and any(isinstance(part.value, Known | Combined) for part in named):
+        joint = "cap"  # x > 1, x \ne 2
     if joint and len(named) == len(parts) and len({part.name for part in named}) == 1:
         return Named(named[0].name, Combined(joint, tuple(part.value for part in named)))
     return _group("list", read_parts)

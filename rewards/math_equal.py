@@ -1,7 +1,7 @@
 """Whether two answers are the same: by structure first, scalars exactly. See math500.py for the choices.
 
 Two scalars are equal when both are rational and the same, and otherwise when their difference is zero to
-`DIGITS` digits (with variables: at `POINTS` random points where both have values). Nothing is rounded on the way: SymPy
+`DIGITS` digits (with variables: at `POINTS` points where both are real). Nothing is rounded on the way: SymPy
 raises the working precision until the difference is told from zero, and numbers are bounded when they are read.
 """
 
@@ -28,7 +28,7 @@ from rewards.math_kinds import (
 )
 
 DIGITS = 3000
-POINTS = 6
+POINTS = 7
 TRIES = 40  # random points drawn to find POINTS where both sides have values
 
 _SETS = {
@@ -287,7 +287,7 @@ def same_value(one: Expr, two: Expr) -> bool:
     agreed = 0
     for point in _points(one, two):
         values = one.xreplace(point), two.xreplace(point)
-        if not imaginary and not all(value.is_extended_real for value in values):
+        if not imaginary and not (_is_real_at(one, point) and _is_real_at(two, point)):
             continue
         zero = _is_zero(values[0] - values[1])
         if zero is False:
@@ -298,17 +298,24 @@ def same_value(one: Expr, two: Expr) -> bool:
     return agreed > 1 or _verified(one, two)
 
 
-def _points(one: Expr, two: Expr) -> Iterator[dict[Symbol, Rational]]:
-    """Random values for the variables: the same for the same two expressions, and not to be known beforehand."""
+def _is_real_at(value: Expr, point: dict[Symbol, Expr]) -> bool:
+    """Whether an expression and all roots, powers and logarithms in it are real at a point."""
+    parts = value.atoms(sympy.Pow, sympy.log, sympy.asin, sympy.acos) | {value}
+    return all(part.xreplace(point).is_extended_real for part in parts)
+
+
+def _points(one: Expr, two: Expr) -> Iterator[dict[Symbol, Expr]]:
+    """Zero, small integers, and random values of either sign: the same for the same two, and not to be known before."""
     source = random.Random(zlib.crc32(f"{one} {two}".encode(errors="replace")))
     symbols = sorted(one.free_symbols | two.free_symbols, key=str)
     natural = any(side.has(sympy.factorial, sympy.binomial) for side in (one, two))
     for attempt in range(TRIES):
-        scale = (2, 8, 1, 64)[attempt % 4]
+        scale, signs = (2, 8, 1, 64)[attempt % 4], ((1,), (-1,), (0,))[attempt] if attempt < 3 else (-1, 1)
         if natural:
             yield {symbol: Integer(source.randint(1, 30)) for symbol in symbols}
+        elif attempt == 3:
+            yield {symbol: Integer(source.randint(-4, 4)) for symbol in symbols}
         else:
-            signs = ((1,), (-1,))[attempt] if attempt < 2 else (-1, 1)
             yield {
                 symbol: source.choice(signs) * (source.randrange(scale) + Rational(source.randint(1, 16), 17))
                 for symbol in symbols

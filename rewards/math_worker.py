@@ -21,6 +21,7 @@ from rewards.math_kinds import Answer, Group, Named, Words
 MEMORY_LIMIT = 2 * 1024**3  # bytes of address space
 MOST_WORDS = 5  # of a reference that is text; more is a sentence, which no completion would match
 DEEPEST_STACK = 3000
+LONGEST_REASON = 100  # characters
 
 # what SymPy raises for mathematics that it can't do; the reason given says which it was
 _SYMPY_ERRORS = (ArithmeticError, TypeError, ValueError, NotImplementedError, AttributeError, RecursionError)
@@ -98,4 +99,4 @@ def main(time_limit: float) -> None:
             except MemoryError:
                 os._exit(1)  # what is left of the memory is not to be trusted
             signal.setitimer(signal.ITIMER_REAL, 0)
-            print(json.dumps(verdict), flush=True)
+            print(json.dumps([verdict[0], verdict[1][:LONGEST_REASON]]), flush=True)

@@ -39,6 +39,8 @@ x^2-9 ~ (x-3)(x+3) ~ -9+x^2 ~ f(x) = x^2-9 ~ x^2 - 3^2
 \ln(x^2) ~ 2 \ln x
 \log_5 125 ~ 3 ~ \log 1000
 |y| ~ \sqrt{y^2} ~ |-y|
+\sqrt{ab} ~ \sqrt{a} \sqrt{b} ~ (ab)^{1/2}
+(-\infty, 2) \cup (2, \infty) ~ x \ne 2 ~ x \in \mathbb{R}, x \ne 2
 2^{n+2} ~ 4 \cdot 2^n
 \frac{k(k-1)}{2} ~ \binom{k}{2}
 y = 3x - 1 ~ 3x - y = 1 ~ y + 1 = 3x ~ 2y = 6x - 2 ~ y=-1+3x
@@ -96,6 +98,8 @@ x^2-9 ~ x^2+9 ~ y^2-9 ~ X^2-9 ~ x^2 ~ 9 ~ (x-3)^2 ~ x=3 ~ x^2-9=0
 2g/h ~ 2
 \ln x ~ \log x
 y ~ \sqrt{y^2}
+0 ~ \lfloor \frac{1}{x^2 + 1} \rfloor ~ \sin(\pi n) ~ x^{99}
+1 ~ \frac{|x|}{x}
 y = 3x - 1 ~ 3x - 1 ~ y = 3x + 1 ~ x = 3y - 1 ~ y > 3x - 1 ~ 3x = 1 ~ 0 = 0 ~ (y - 3x + 1)(x - 2) = 0
 x = 6 ~ y = 6 ~ 2x = 12 ~ x > 6
 0 ~ 3x + y = 0 ~ 10^{-30} ~ \emptyset
