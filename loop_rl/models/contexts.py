@@ -54,6 +54,8 @@ class Context:
         # Where recurring stops token by token (adaptive depth): bool [B, T], the tokens that still recur; None: all.
         self.active: Tensor | None = None
         self._held: dict[int, tuple[Tensor, Tensor]] = {}
+        # Whether the backward pass computes the blocks' activations again instead of keeping them.
+        self.checkpointed = False
         table_dtype = torch.float64 if dtype == torch.float64 else torch.float32
         angles = position_ids[:, None, :, None].to(table_dtype) * frequencies(config, table_dtype, position_ids.device)
         self.cos, self.sin = angles.cos(), angles.sin()

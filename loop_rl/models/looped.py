@@ -1,16 +1,18 @@
 """The looped language model: prelude, one core applied R times, coda, as a Hugging Face model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
+from loop_rl.errors import UserError
 from loop_rl.models.blocks import Block, RMSNorm
 from loop_rl.models.config import LoopedConfig
 from loop_rl.models.contexts import CachedContext, Context, PaddedContext
@@ -48,7 +50,19 @@ class LoopedPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["Block"]
     _supports_sdpa = True
     _supports_cache_class = True
+    supports_gradient_checkpointing = True
     _skip_keys_device_placement = "cache"
+
+    def _set_gradient_checkpointing(
+        self,
+        enable: bool = True,
+        gradient_checkpointing_func: Callable = checkpoint,
+        every_n_layers: int = 1,
+    ) -> None:
+        """Called by gradient_checkpointing_enable and _disable; every block of a `forward` in training, or none."""
+        if every_n_layers != 1:
+            raise UserError(f"every_n_layers is {every_n_layers}: all blocks are checkpointed or none; leave it at 1")
+        super()._set_gradient_checkpointing(enable, gradient_checkpointing_func)
 
     def _init_weights(self, module: nn.Module) -> None:
         std = self.config.initializer_range
@@ -91,6 +105,7 @@ class LoopedModel(LoopedPreTrainedModel):
             {str(layer): nn.Embedding(config.vocab_size, values) for layer in config.value_embedding_layers}
         )
         self.exit_gate = nn.Linear(width, 1) if config.exit_gate else None
+        self.gradient_checkpointing = False
         self.post_init()
 
     def prelude_forward(self, input_ids: Tensor, context: Context) -> PreludeOutput:
@@ -98,7 +113,7 @@ class LoopedModel(LoopedPreTrainedModel):
         embeddings = x = self.embed_tokens(input_ids) * self.config.embedding_multiplier
         values = {int(layer): embedding(input_ids) for layer, embedding in self.value_embeddings.items()}
         for layer, block in enumerate(self.prelude):
-            x = block(x, context, layer, 0, None, values.get(layer))
+            x = self._run(block, x, context, layer, 0, None, values.get(layer))
         return PreludeOutput(self.injection.prepare(x), embeddings, values)
 
     def recur(
@@ -114,7 +129,7 @@ class LoopedModel(LoopedPreTrainedModel):
         for index, block in enumerate(self.core if blocks is None else blocks):
             layer = self.config.prelude_layers + index
             injected = self.injection.qkv(index, prelude.injected)
-            x = block(x, context, layer, recurrence, injected, prelude.value_embeddings.get(layer))
+            x = self._run(block, x, context, layer, recurrence, injected, prelude.value_embeddings.get(layer))
         x = self.injection.leave(x)
         return self.norm(x) if self.config.final_norm == "in_loop" else x
 
@@ -133,8 +148,14 @@ class LoopedModel(LoopedPreTrainedModel):
         if placement == "around_coda":
             x = self.norm(x)
         for index, block in enumerate(self.coda):
-            x = block(x, context, first + index, 0, None, values.get(first + index))
+            x = self._run(block, x, context, first + index, 0, None, values.get(first + index))
         return x if placement == "in_loop" else self.norm(x)
+
+    def _run(self, block: nn.Module, x: Tensor, context: Context, *arguments: Any) -> Tensor:
+        """A block's output, its activations kept or not as the context says."""
+        if context.checkpointed:
+            return self._gradient_checkpointing_func(block, x, context, *arguments)
+        return block(x, context, *arguments)
 
     def draw_initial_state(
         self, position_ids: Tensor, row_seeds: Tensor | None = None, prelude: PreludeOutput | None = None
@@ -214,6 +235,9 @@ class LoopedModel(LoopedPreTrainedModel):
             context = CachedContext(self.config, cache, attention_mask, tokens, position_ids, dtype, depth)
         else:
             context = PaddedContext(self.config, attention_mask, position_ids, dtype, depth)
+            # Only here, where every block is differentiated once: an estimator's repeated products at an endpoint, and
+            # contexts that keep banks, go through the parts with contexts of their own.
+            context.checkpointed = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         prelude = self.prelude_forward(input_ids, context)
         z0 = initial_state
         if z0 is None:

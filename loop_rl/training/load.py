@@ -127,7 +127,7 @@ def _tokenizer(folder: Path, config: LoopedConfig) -> PreTrainedTokenizerBase:
         ) from error
     for name in ("bos_token", "eos_token", "pad_token"):
         token = getattr(config, f"{name}_id")
-        if isinstance(token, int) and getattr(tokenizer, f"{name}_id") != token:
+        if isinstance(token, int) and token < len(tokenizer) and getattr(tokenizer, f"{name}_id") != token:
             setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(token))
     return tokenizer
 
