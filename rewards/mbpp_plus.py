@@ -17,12 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rewards.mbpp_expected import CanonicalError, ExpectedOutputs, Output, digest
+from rewards.mbpp_expected import CanonicalError, ExpectedOutputs, Output, cache_folder, digest
 from rewards.mbpp_oracle import NOT_NONE, is_right
 from rewards.mbpp_program import extract_program
 from rewards.mbpp_scoring import NO_ANSWER, Judge, Scored, score_all, shared
 from rewards.mbpp_tasks import FILE_NAMES, Task, find_data, load_tasks
 from rewards.sandbox.inside.encode import DIGEST, VALUE
+from rewards.sandbox.launch import visible_folders
 from rewards.sandbox.wire import UNBOUNDED, Malformed, Size, decode
 from rewards.sandbox.worker import Job, Worker
 from rewards.text import completion_text
@@ -77,6 +78,12 @@ class _Scorer:
             if self._loaded is None or self._loaded[0] != path:
                 self._loaded = path, load_tasks(path)
             return self._loaded[1]
+
+    def exposed(self) -> str:
+        """What to say when the answers lie where programs can read, as below /usr; "" when they don't."""
+        answers = [(self._path or find_data()).resolve(), cache_folder().resolve()]
+        folders = {str(path.parent) for path in answers if any(path.is_relative_to(seen) for seen in visible_folders())}
+        return f", but CAN READ the answers in {' and '.join(sorted(folders))}" if folders else ""
 
     def score(self, completions: Sequence[Any], names: Sequence[str], share: bool) -> list[Scored]:
         """The reward and the reason of each completion."""
@@ -144,7 +151,7 @@ def start(workers: int | None = None) -> str:
         ValueError: MBPP+'s file is missing or damaged.
     """
     _scorer.tasks()
-    return f"MBPP+: {shared.get(workers).line}"
+    return f"MBPP+: {shared.get(workers).line}{_scorer.exposed()}"
 
 
 def close() -> None:

@@ -42,6 +42,11 @@ def interpreter() -> Path:
     return Path(os.path.realpath(sys.executable))
 
 
+def visible_folders() -> list[str]:
+    """What every program can read, all below included."""
+    return [*_SYSTEM, *_base_folders(), str(INSIDE), *map(str, _numpy_folders())]
+
+
 def _numpy_folders() -> list[Path]:
     """numpy's folders, the one library that programs get; empty where it isn't installed."""
     spec = importlib.util.find_spec("numpy")
@@ -52,6 +57,12 @@ def _numpy_folders() -> list[Path]:
 def _base_folders() -> list[str]:
     folders = {os.path.realpath(sys.base_prefix), os.path.realpath(sysconfig.get_path("stdlib")), str(interpreter())}
     return sorted(folders)
+
+
+def _ignores(signal_: signal.Signals) -> bool:
+    """Whether this process ignores a signal, whoever set that."""
+    [mask] = [line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if "SigIgn" in line]
+    return bool(int(mask, 16) >> (signal_ - 1) & 1)
 
 
 @dataclass
@@ -125,7 +136,9 @@ class Bubblewrap:
     def __init__(self, program: str):
         self.program = program
         known = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=10).stdout
-        arguments = [program, "--unshare-all", "--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"]
+        # Where SIGCHLD is ignored, which processes inherit, bubblewrap would not hear that its own has ended.
+        reset = ["/usr/bin/env", "--default-signal=CHLD"] if _ignores(signal.SIGCHLD) else []
+        arguments = [*reset, program, "--unshare-all", "--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"]
         for path in [*_SYSTEM, *_base_folders()]:
             if os.path.islink(path) and path in _SYSTEM:
                 arguments += ["--symlink", os.readlink(path), path]
@@ -183,8 +196,7 @@ class Plain:
         self._packages = str(packages)
         self._readable = None
         if landlock:
-            numpy_folders = map(str, _numpy_folders())
-            self._readable = [*_SYSTEM, *_DEVICES, *_base_folders(), str(INSIDE), str(packages), *numpy_folders]
+            self._readable = [*visible_folders(), *_DEVICES, str(packages)]
 
     def start(self, errors: int | IO[bytes] = subprocess.DEVNULL) -> Process:
         """As `Bubblewrap.start`."""

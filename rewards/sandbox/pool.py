@@ -6,6 +6,7 @@ import os
 import queue
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -42,8 +43,8 @@ def probe(secret, folder, parent):
     }
 """
 _REFUSALS = {
-    "read": "reading this user's files",
-    "write": "writing them",
+    "read": "reading this user's files and memory",
+    "write": "writing this user's files",
     "network": "the network",
     "process": "starting processes",
     "signal": "signals to other processes",
@@ -68,6 +69,8 @@ class Pool:
     """
 
     def __init__(self, launcher: Launcher | None = None, workers: int | None = None):
+        if sys.platform != "linux":
+            raise SandboxError(f"programs can be contained on Linux only, not on {sys.platform}")
         self._folder = Path(tempfile.mkdtemp(prefix="loop-rl-sandbox-"))
         self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[Worker], Any]] | None] = queue.SimpleQueue()
         self._most = workers or len(os.sched_getaffinity(0))

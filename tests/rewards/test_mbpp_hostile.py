@@ -11,7 +11,7 @@ from rewards.sandbox.worker import Limits, Worker
 from tests.rewards.mbpp_hostile import ESCAPING, GREEDY, HOSTILE, LEAVING, LYING, RIGHT, SLEEPING, SPINNING
 from tests.rewards.mbpp_squares import MODES, score, scoring
 
-LIMITS = Limits(cpu=0.5, memory=256 << 20)
+LIMITS = Limits(cpu=0.5, memory=128 << 20)
 NEEDS_FILES_KEPT = [name for name in ESCAPING if any(word in name for word in ("outside", "reads", "links"))]
 
 

@@ -339,6 +339,25 @@ def test_start_says_what_protects(tmp_path, monkeypatch):
     assert line.startswith("MBPP+: programs run ") and "\n" not in line
 
 
+def test_start_says_when_programs_can_read_the_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr(mbpp_plus, "visible_folders", lambda: ["/usr", str(tmp_path / "inner")])
+    (tmp_path / "inner").mkdir()
+    with scoring("plain", tmp_path):
+        assert "CAN READ" not in mbpp_plus.start()
+        mbpp_plus.use_data(write_tasks(tmp_path / "inner"))
+        assert mbpp_plus.start().endswith(f", but CAN READ the answers in {tmp_path / 'inner'}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_parent_that_ignores_its_childrens_end(mode, tmp_path):
+    body = "import signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+    body += "from tests.rewards.mbpp_squares import make_pool, shared\nshared.pool.close()\n"
+    body += "shared.pool = make_pool(mode, Path(folder))\nbegan = time.monotonic()\n"
+    body += f"print(score([{RIGHT!r}, 'import os; os._exit(3)'] * 3), time.monotonic() - began < 10)"
+    results = [(1.0, "correct"), (0.0, "wrong: its process ended")] * 3
+    assert run_script(mode, tmp_path, body) == f"{results} True"
+
+
 @pytest.mark.parametrize(
     ("bwrap", "told"), [(None, "bubblewrap is not installed"), ("exit 1", "bubblewrap does not work here")]
 )
@@ -358,7 +377,7 @@ def test_without_bubblewrap_the_line_says_so(bwrap, told, tmp_path, monkeypatch)
 def test_without_landlock_the_line_says_what_is_not_protected(tmp_path):
     pool = Pool(pools.Plain(tmp_path, landlock=False), workers=1)
     pool.close()
-    assert "NOT kept from reading this user's files or writing them" in pool.line
+    assert "NOT kept from reading this user's files and memory or writing this user's files" in pool.line
 
 
 def test_expected_outputs_are_made_once_and_kept(tmp_path, monkeypatch, capsys):
@@ -438,6 +457,12 @@ def test_canonical_solutions_pass(mode, tmp_path):
         )
     assert dict(zip(names, reasons, strict=True)) == dict.fromkeys(names, "correct")
     assert rewards == [1.0] * len(names)
+
+
+def test_other_systems_are_refused(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(RuntimeError, match="^programs can be contained on Linux only, not on darwin$"):
+        Pool()
 
 
 def test_a_closed_pool_takes_nothing(tmp_path):
