@@ -28,7 +28,7 @@ _TRIGONOMETRIC = frozenset("sin cos tan cot sec csc".split())
 _INVERSE = {"sin": "asin", "cos": "acos", "tan": "atan", "cot": "acot", "sec": "asec", "csc": "acsc"}
 _FUNCTIONS = {
     **{name: getattr(sympy, name) for name in ("sin", "cos", "tan", "cot", "sec", "csc", "exp", "floor")},
-    **{name: getattr(sympy, name) for name in ("sinh", "cosh", "tanh", "coth", "gcd", "lcm", "Min", "Max")},
+    **{name: getattr(sympy, name) for name in ("sinh", "cosh", "tanh", "coth")},
     **{f"arc{name}": getattr(sympy, inverse) for name, inverse in _INVERSE.items()},
     **{f"arc{name}": getattr(sympy, f"a{name}") for name in ("sinh", "cosh", "tanh")},
     **{"abs": sympy.Abs, "ceil": sympy.ceiling, "min": sympy.Min, "max": sympy.Max, "ln": sympy.log},

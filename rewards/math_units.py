@@ -46,7 +46,7 @@ _NAMES = {
 _KNOWN = {word: name for name, words in _NAMES.items() for word in words.split()}
 _COUNTED = frozenset(
     "unit units square sq cubic cu per ways way people person students girls boys men women books balls cards coins "
-    "pairs times points steps apples cats dogs cars eggs rolls sides edges faces hat hats pens pen toys".split()
+    "pairs times points steps apples cats dogs cars eggs rolls sides edges faces hats pens toys".split()
 )
 _SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _CHANGES = frozenset(

@@ -205,10 +205,11 @@ def test_killed_workers_are_replaced():
     assert right()
 
 
-def test_what_breaks_two_healthy_workers_is_wrong(monkeypatch):
+@pytest.mark.parametrize("act", ["os._exit(3)", "os.kill(os.getpid(), 11)", "bytearray(3 * 2**30)"])
+def test_what_breaks_two_healthy_workers_is_wrong(monkeypatch, act):
     breaks = (
         "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); import rewards.math_worker as worker; "
-        "judge = worker.judge; worker.judge = lambda *pair: os._exit(3) if '8' in pair[1] else judge(*pair); "
+        f"judge = worker.judge; worker.judge = lambda *pair: {act} if '8' in pair[1] else judge(*pair); "
         "worker.main(float(sys.argv[2]))"
     )
     monkeypatch.setattr(math_pool, "_CODE", breaks)
