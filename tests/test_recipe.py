@@ -8,6 +8,7 @@ import pytest
 import yaml
 from pydantic import Field
 
+from loop_rl.commands.recipes import SCHEMAS, load_any, load_for, verb_of
 from loop_rl.errors import UserError
 from loop_rl.recipe import Recipe, Section, load_recipe, recipes_folder
 from loop_rl.recipe_io import SYNONYMS, dotted_keys
@@ -35,7 +36,7 @@ def refusal(path: Path | str, overrides: tuple[str, ...] = ()) -> str:
 
 @pytest.mark.parametrize("file", sorted(recipes_folder().glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_shipped_rl_recipe_loads(file: Path) -> None:
-    if "rollout" not in file.read_text() and "extends" not in file.read_text():
+    if verb_of(file.stem) != "train":
         pytest.skip("not a recipe of RL")
     recipe = load_recipe(file)
     assert recipe.run.name == file.stem
@@ -317,3 +318,12 @@ def test_recorded_failures(tmp_path: Path) -> None:
                 assert key in message
             tried += 1
     assert tried >= 5
+
+
+def test_a_recipe_tells_its_verb() -> None:
+    for file in recipes_folder().glob("*.yaml"):
+        verb = next((one for one in ("pretrain", "distill", "sft") if file.stem.startswith(one)), "train")
+        assert verb_of(file.stem) == verb
+        assert type(load_any(file.stem)) is SCHEMAS[verb]
+    with pytest.raises(UserError, match="loop-rl distill distill_embedded"):
+        load_for("train", "distill_embedded")

@@ -1,4 +1,4 @@
-"""`loop-rl recipes`: list, show, copy, validate; and which of the two schemas a recipe is written for."""
+"""`loop-rl recipes`: list, show, copy, validate; and which verb a recipe is written for."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import yaml
 
 from loop_rl.errors import UserError
 from loop_rl.recipe import Recipe, load_recipe, recipes_folder
+from loop_rl.training.distill_recipe import DistillRecipe
 from loop_rl.training.pretrain_recipe import PretrainRecipe
 
-PRETRAIN_ONLY = PretrainRecipe.model_fields.keys() - Recipe.model_fields.keys()
+AnyRecipe = Recipe | PretrainRecipe | DistillRecipe
+
+SCHEMAS: dict[str, type[AnyRecipe]] = {"train": Recipe, "pretrain": PretrainRecipe, "distill": DistillRecipe}
+#: the section that tells a recipe's verb; one without any is for train
+TELLING = {"prior": "pretrain", "teacher": "distill"}
 
 
 def shipped() -> list[Path]:
@@ -31,8 +36,8 @@ def find(name: str) -> Path:
     raise UserError(f"there is no recipe {name}")
 
 
-def schema_of(name: str) -> type[Recipe] | type[PretrainRecipe]:
-    """PretrainRecipe where the file, or one that it extends, has a section that only pretraining has."""
+def verb_of(name: str) -> str:
+    """What a recipe is for, by the sections of the file and of those that it extends."""
     seen: set[Path] = set()
     file = find(name)
     while file.resolve() not in seen:
@@ -40,35 +45,34 @@ def schema_of(name: str) -> type[Recipe] | type[PretrainRecipe]:
         try:
             values = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError):
-            return Recipe  # reading it as one says what is wrong
+            return "train"  # reading it as such a recipe says what is wrong
         if not isinstance(values, dict):
-            return Recipe
-        if PRETRAIN_ONLY & values.keys():
-            return PretrainRecipe
+            return "train"
+        for section, verb in TELLING.items():
+            if section in values:
+                return verb
         base = values.get("extends")
         if not isinstance(base, str):
-            return Recipe
+            return "train"
         beside = file.parent / base
         try:
             file = beside if beside.is_file() else find(base)
         except UserError:
-            return Recipe
-    return Recipe
+            return "train"
+    return "train"
 
 
-def load_any(name: str, overrides: Sequence[str] = ()) -> Recipe | PretrainRecipe:
-    """A recipe of either kind, resolved."""
-    return load_recipe(name, overrides, schema=schema_of(name))
+def load_any(name: str, overrides: Sequence[str] = ()) -> AnyRecipe:
+    """A recipe of any kind, resolved."""
+    return load_recipe(name, overrides, schema=SCHEMAS[verb_of(name)])
 
 
-def load_for(verb: str, name: str, overrides: Sequence[str] = ()) -> Recipe | PretrainRecipe:
+def load_for(verb: str, name: str, overrides: Sequence[str] = ()) -> AnyRecipe:
     """The recipe of a run; UserError naming the other verb where the recipe is for that."""
-    wanted = {"train": Recipe, "pretrain": PretrainRecipe}
-    schema = schema_of(name)
-    if schema is not wanted[verb]:
-        other = "pretrain" if verb == "train" else "train"
+    other = verb_of(name)
+    if other != verb:
         raise UserError(f"{name} is a recipe for loop-rl {other}: run `loop-rl {other} {name}`")
-    return load_recipe(name, overrides, schema=schema)
+    return load_recipe(name, overrides, schema=SCHEMAS[verb])
 
 
 def description(file: Path) -> str:

@@ -1,4 +1,4 @@
-"""`train` and `pretrain`."""
+"""`train`, `pretrain` and `distill`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,16 @@ def register(verbs: Any) -> None:
     recipe_argument(pretrain)
     pretrain.add_argument("--resume", action="store_true", help="go on from the run's newest complete checkpoint")
 
+    distill = verb(
+        verbs,
+        "distill",
+        run_distill,
+        "Teach a student to read prompts in the recurrences' place.",
+        "distill distill_embedded --set teacher.path=runs/mine",
+    )
+    recipe_argument(distill)
+    distill.add_argument("--resume", action="store_true", help="go on from the run's newest complete checkpoint")
+
 
 def run_train(arguments: argparse.Namespace) -> None:
     from loop_rl.commands.recipes import load_for
@@ -53,3 +63,16 @@ def run_pretrain(arguments: argparse.Namespace) -> None:
 
     quiet()
     print(f"run folder: {pretrain(recipe, resume=arguments.resume)}")
+
+
+def run_distill(arguments: argparse.Namespace) -> None:
+    from loop_rl.commands.recipes import load_for
+
+    recipe = load_for("distill", arguments.recipe, arguments.set)
+    from loop_rl.training.distill import distill
+
+    quiet()
+    run = distill(recipe, resume=arguments.resume)
+    print(
+        f"run folder: {run}\nmodel with its student: {run / 'model'} (rollout.prefill=student, rollout.cache=terminal)"
+    )
