@@ -192,7 +192,7 @@ class _Watch:
 
     def __init__(self, process: Process, frames: _Frames, limits: Limits):
         self._process, self._frames, self._limits = process, frames, limits
-        self._looked, self._cpu, self._threads = 0.0, 0.0, 1
+        self._looked, self._cpu, self._threads = time.monotonic(), 0.0, 1
         self._look()
         self._cpu_limit, self._end = self._cpu + limits.cpu, self._looked + limits.wall
 
@@ -203,6 +203,8 @@ class _Watch:
                 frame = self._frames.next(_TICK)
                 if time.monotonic() - self._looked > _TICK and (over := self._over()):
                     return Ending(over)
+                if frame is None and time.monotonic() > self._end:
+                    return Ending("time limit")
                 if frame is None:
                     continue
                 kind, payload = frame
@@ -219,16 +221,14 @@ class _Watch:
                 else:
                     return Ending("ended", "with answers that are none")
         except EOFError:
-            # What it used since the last look is unknown; when that can have been enough, the kernel's limit ended it.
-            unseen = (time.monotonic() - self._looked) * min(self._threads, os.cpu_count() or 1)
-            return Ending("time limit" if self._cpu + unseen > self._cpu_limit else "ended")
+            return Ending("time limit" if self._used_up() else "ended")
         except OverflowError:
             return Ending("output limit")
 
     def _over(self) -> str | None:
-        """The limit that the program is past."""
+        """The limit that the program is past; wall time is looked at only when no answer is waiting to be read."""
         self._look()
-        if self._cpu > self._cpu_limit or self._looked > self._end:
+        if self._cpu > self._cpu_limit:
             return "time limit"
         if self._threads > _THREADS:
             return "process limit"
@@ -236,15 +236,24 @@ class _Watch:
             return "disk limit"
         return None
 
-    def _look(self) -> None:
-        """Read the process's CPU seconds and number of threads."""
-        self._looked = time.monotonic()
+    def _used_up(self) -> bool:
+        """Whether a program that has ended can have been ended by the kernel's CPU limit."""
+        if self._look():
+            return self._cpu > self._cpu_limit
+        # bubblewrap has waited for it already, and what it used since the last look is unknown
+        unseen = (time.monotonic() - self._looked) * min(self._threads, os.cpu_count() or 1)
+        return self._cpu + unseen > self._cpu_limit
+
+    def _look(self) -> bool:
+        """Read the process's CPU seconds and number of threads; False: there is no process any more."""
         try:
             with open(f"/proc/{self._process.pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
-            return  # it has ended
+            return False
+        self._looked = time.monotonic()
         self._cpu, self._threads = (int(fields[11]) + int(fields[12])) / _CLOCK, int(fields[17])
+        return True
 
 
 def class_name(payload: bytes) -> str:

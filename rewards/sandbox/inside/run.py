@@ -58,6 +58,7 @@ def _give_up(libc: ctypes.CDLL, readable: list | None, writable: list) -> None:
 
 
 def _name(error: BaseException) -> bytes:
+    BaseException.with_traceback(error, None)  # lets go of the frames, and of the memory that they may have filled
     return type(error).__name__[:60].encode("ascii", "replace")
 
 
