@@ -15,6 +15,8 @@ from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.contexts import PaddedContext
 
 DEPTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
+#: where terminal sharing is measured, beside the depth that is asked for
+SHARING_DEPTHS = (16, 64)
 BEHAVIOURS: tuple[Behaviour, ...] = ("contracts", "oscillates", "diverges")
 
 
@@ -36,7 +38,7 @@ class Contraction:
 class Diagnosis:
     """What was measured; losses in nats a token.
 
-    loss: by depth, with the full cache (a parallel pass is the same). residual: quantiles 0.5 and 0.9 at `depth`.
+    loss: by depth, in a full pass. residual: quantiles 0.5 and 0.9 at `depth`.
     changes: median over tokens of the relative change at each depth 1..horizon, for the figure.
     """
 
@@ -47,9 +49,14 @@ class Diagnosis:
     loss: dict[int, float]
     residual: tuple[float, float]
     changes: list[float]
-    sharing: Sharing
+    sharing_by_depth: dict[int, Sharing]
     contraction: Contraction
     gradients: list[GradientRow]
+
+    @property
+    def sharing(self) -> Sharing:
+        """At the depth that was asked for."""
+        return self.sharing_by_depth[self.depth]
 
 
 def diagnose(
@@ -78,7 +85,7 @@ def diagnose(
     with torch.no_grad():
         endpoint = endpoint_of(model, few, depth)
     progress("terminal KV sharing")
-    sharing = sharing_loss(model, ids, depth)
+    sharing = {at: sharing_loss(model, ids, at) for at in sorted({depth, *SHARING_DEPTHS}) if at <= horizon}
     progress("eigenvalue of the recurrence")
     contraction = contraction_at(model, few, endpoint)
     at_depth = every[depth]  # the change of the recurrence after the last one: the endpoint's residual
@@ -90,7 +97,7 @@ def diagnose(
         loss=dict(sorted(losses.items())),
         residual=(float(at_depth.quantile(0.5)), float(at_depth.quantile(0.9))),
         changes=[float(change.median()) for change in every],
-        sharing=sharing,
+        sharing_by_depth=sharing,
         contraction=contraction,
         gradients=compare_gradients(model, few, depth, endpoint, contraction.worst < 1, progress),
     )

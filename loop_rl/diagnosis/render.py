@@ -16,7 +16,8 @@ from loop_rl.errors import UserError
 def to_json(diagnosis: Diagnosis, **about: Any) -> str:
     """Every figure, with the advice; numbers that are not finite are null. `about`: model, data and the like."""
     values = dataclasses.asdict(diagnosis)
-    values["sharing"]["penalty"] = diagnosis.sharing.penalty
+    for depth, sharing in diagnosis.sharing_by_depth.items():
+        values["sharing_by_depth"][depth]["penalty"] = sharing.penalty
     return json.dumps(_finite({**about, **values, "advice": advise(diagnosis)}), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -71,8 +72,11 @@ def _facts(d: Diagnosis) -> list[tuple[str, str]]:
         ),
         (
             "terminal KV sharing",
-            f"perplexity {_exp(d.sharing.full)} with the full cache, {_exp(d.sharing.terminal)} shared "
-            f"({d.sharing.penalty:+.2%})",
+            "perplexity with the full cache and shared, "
+            + ", ".join(
+                f"{depth}: {_exp(one.full)} and {_exp(one.terminal)} ({one.penalty:+.2%})"
+                for depth, one in d.sharing_by_depth.items()
+            ),
         ),
     ]
 

@@ -83,8 +83,8 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def read_runs(folders: Sequence[str | Path]) -> list[Run]:
-    """Reads each run folder; a folder of run folders stands for all of them. Raises UserError where there is none."""
+def run_folders(folders: Sequence[str | Path]) -> list[Path]:
+    """Each run folder; a folder of run folders stands for all of them. Raises UserError where there is none."""
     found: dict[Path, Path] = {}
     for folder in map(Path, folders):
         if not folder.is_dir():
@@ -99,7 +99,12 @@ def read_runs(folders: Sequence[str | Path]) -> list[Run]:
             found.setdefault(run.resolve(), run)
     if not found:
         raise UserError("no run folder was given to report on")
-    return [_read_run(folder) for folder in found.values()]
+    return list(found.values())
+
+
+def read_runs(folders: Sequence[str | Path]) -> list[Run]:
+    """Reads the folders of runs of RL. Raises UserError for one of another kind."""
+    return [_read_run(folder) for folder in run_folders(folders)]
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:

@@ -38,7 +38,7 @@ def register(verbs: Any) -> None:
         verbs,
         "report",
         run_report,
-        "Compare runs: what they learned, what an update cost.",
+        "Compare runs: what they learned, what an update cost; of pretraining, their fixed points.",
         "report runs/* --plot all.png",
     )
     report.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or folders of run folders")
@@ -74,13 +74,25 @@ def run_eval(arguments: argparse.Namespace) -> None:
 
 
 def run_report(arguments: argparse.Namespace) -> None:
-    from loop_rl.report import comparison, evaluations, plot, render, render_evaluations
+    from loop_rl.report import (
+        comparison,
+        evaluations,
+        is_pretraining,
+        plot,
+        render,
+        render_evaluations,
+        render_shaping,
+        shaping,
+    )
 
-    if arguments.evals:
+    if arguments.evals or is_pretraining(arguments.runs[0]):
         for option in ("baseline", "plot"):
             if getattr(arguments, option) is not None:
-                raise UserError(f"--{option} belongs to the comparison; leave --evals out")
-        print(render_evaluations(evaluations(arguments.runs), arguments.format), end="")
+                raise UserError(f"--{option} belongs to the comparison of runs of RL; leave it out")
+        if arguments.evals:
+            print(render_evaluations(evaluations(arguments.runs), arguments.format), end="")
+        else:
+            print(render_shaping(shaping(arguments.runs), arguments.format), end="")
         return
     print(render(comparison(arguments.runs, arguments.baseline), arguments.format), end="")
     if arguments.plot is not None:
