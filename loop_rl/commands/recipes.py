@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -12,12 +13,18 @@ from loop_rl.errors import UserError
 from loop_rl.recipe import Recipe, load_recipe, recipes_folder
 from loop_rl.training.distill_recipe import DistillRecipe
 from loop_rl.training.pretrain_recipe import PretrainRecipe
+from loop_rl.training.sft_recipe import SftRecipe
 
-AnyRecipe = Recipe | PretrainRecipe | DistillRecipe
+AnyRecipe = Recipe | PretrainRecipe | DistillRecipe | SftRecipe
 
-SCHEMAS: dict[str, type[AnyRecipe]] = {"train": Recipe, "pretrain": PretrainRecipe, "distill": DistillRecipe}
-#: the section that tells a recipe's verb; one without any is for train
-TELLING = {"prior": "pretrain", "teacher": "distill"}
+SCHEMAS: dict[str, type[AnyRecipe]] = {
+    "train": Recipe,
+    "pretrain": PretrainRecipe,
+    "distill": DistillRecipe,
+    "sft": SftRecipe,
+}
+#: keys that tell a recipe's verb, all of them in the recipe or in those that it extends; the first that fits counts
+TELLING = (("distill", {"teacher"}), ("sft", {"prior", "model.path"}), ("pretrain", {"prior"}), ("train", set()))
 
 
 def shipped() -> list[Path]:
@@ -37,29 +44,38 @@ def find(name: str) -> Path:
 
 
 def verb_of(name: str) -> str:
-    """What a recipe is for, by the sections of the file and of those that it extends."""
+    """What a recipe is for, by the keys of the file and of those that it extends."""
+    keys: set[str] = set()
     seen: set[Path] = set()
-    file = find(name)
-    while file.resolve() not in seen:
+    file: Path | None = find(name)
+    while file is not None and file.resolve() not in seen:
         seen.add(file.resolve())
-        try:
-            values = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError):
-            return "train"  # reading it as such a recipe says what is wrong
-        if not isinstance(values, dict):
-            return "train"
-        for section, verb in TELLING.items():
-            if section in values:
-                return verb
-        base = values.get("extends")
-        if not isinstance(base, str):
-            return "train"
-        beside = file.parent / base
-        try:
-            file = beside if beside.is_file() else find(base)
-        except UserError:
-            return "train"
-    return "train"
+        values = _values(file)
+        keys |= {*values, *(f"model.{key}" for key in values.get("model", {}))}
+        file = _base(file, values.get("extends"))
+    return next(verb for verb, telling in TELLING if telling <= keys)
+
+
+def _values(file: Path) -> dict[str, Any]:
+    """A recipe's sections; none where it is no recipe, since reading it as one says what is wrong."""
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    if not isinstance(values, dict):
+        return {}
+    return {str(key): value if isinstance(value, dict) or key == "extends" else {} for key, value in values.items()}
+
+
+def _base(file: Path, name: object) -> Path | None:
+    """The recipe that a file extends; None without one, or where there is none of that name."""
+    if not isinstance(name, str):
+        return None
+    beside = file.parent / name
+    try:
+        return beside if beside.is_file() else find(name)
+    except UserError:
+        return None
 
 
 def load_any(name: str, overrides: Sequence[str] = ()) -> AnyRecipe:

@@ -160,7 +160,7 @@ def train_on_text(
     if recipe.train.threads is not None:
         torch.set_num_threads(recipe.train.threads)
     run = Path(recipe.run.folder) / recipe.run.name
-    checkpoint = _open_run_folder(run, recipe, decided_by, resume)
+    checkpoint = open_run_folder(run, recipe, decided_by, resume)
     trainer = make_trainer(checkpoint)
     if checkpoint is not None:
         trainer.take_up(checkpoint)
@@ -225,7 +225,7 @@ def _train(trainer: TextTrainer, run: Path, progress: bool) -> None:
         raise KeyboardInterrupt(f"stopped after update {trainer.step}; {saved} is complete, resume to go on")
 
 
-def _open_run_folder(run: Path, recipe: TextRecipe, decided_by: tuple[str, ...], resume: bool) -> Path | None:
+def open_run_folder(run: Path, recipe: TextRecipe, decided_by: tuple[str, ...], resume: bool) -> Path | None:
     """Make or check the run folder; returns the checkpoint to resume from, None to start from the beginning."""
     if not resume:
         if run.exists() and any(run.iterdir()):

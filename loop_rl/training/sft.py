@@ -1,0 +1,154 @@
+"""Supervised fine-tuning by TRL's SFTTrainer: a depth for each micro-batch, and truncated backpropagation."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase, PrinterCallback
+from trl import SFTConfig, SFTTrainer
+
+from loop_rl.errors import UserError
+from loop_rl.learner.language import IGNORED
+from loop_rl.models import LoopedForCausalLM
+from loop_rl.training.depth_prior import DepthPrior
+from loop_rl.training.learned_prior import make_prior
+from loop_rl.training.load import load_model
+from loop_rl.training.pretrain import truncated_loss
+from loop_rl.training.run_folder import drop_rows_after, environment, progress_bar, stop_requests
+from loop_rl.training.schedule import wsd_factor
+from loop_rl.training.sft_data import sft_rows
+from loop_rl.training.sft_recipe import SftRecipe
+from loop_rl.training.sft_run import RunKeeper
+from loop_rl.training.text_trainer import make_optimizer, open_run_folder
+
+
+def sft(recipe: SftRecipe, resume: bool = False, progress: bool = True) -> Path:
+    """Trains the recipe's model; returns its run folder, with model and tokenizer in its subfolder `model`.
+
+    Interrupting and resuming are as in pretraining. Raises UserError for what the user can mend.
+    """
+    optim, train = recipe.optim, recipe.train
+    if optim.warmup_fraction + optim.decay_fraction > 1:
+        raise UserError("optim.warmup_fraction and optim.decay_fraction add up to more than 1; lower one of them")
+    if torch.cuda.device_count() > 1:
+        raise UserError("sft trains on one GPU: set CUDA_VISIBLE_DEVICES to one of them")
+    if train.threads is not None:
+        torch.set_num_threads(train.threads)
+    model, tokenizer = load_model(recipe.model.path, "float32")
+    if recipe.data.length > model.config.max_position_embeddings:
+        raise UserError(
+            f"data.length ({recipe.data.length}) exceeds the model's max_position_embeddings "
+            f"({model.config.max_position_embeddings}); lower it"
+        )
+    run = Path(recipe.run.folder) / recipe.run.name
+    checkpoint = open_run_folder(run, recipe, ("model", "data", "prior"), resume)
+    trainer = make_trainer(recipe, model, tokenizer, run / ".trainer")
+    with stop_requests() as stop, progress_bar(progress) as bar:
+        task = bar.add_task("starting", total=train.max_steps)
+
+        def show(step: int, text: str) -> None:
+            bar.update(task, completed=step, description=text)
+
+        keeper = RunKeeper(recipe, trainer, run, stop.is_set, show)
+        trainer.add_callback(keeper)
+        if checkpoint is not None:
+            keeper.take_up(checkpoint)
+        (run / "recipe.yaml").write_text(recipe.dump_yaml())
+        (run / "environment.json").write_text(json.dumps(environment(trainer.args.device), indent=1) + "\n")
+        drop_rows_after(run / "metrics.jsonl", keeper.step)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint / "model"))
+    shutil.rmtree(run / ".trainer", ignore_errors=True)
+    if keeper.step < train.max_steps:
+        raise KeyboardInterrupt(f"stopped after update {keeper.step}; {keeper.saved} is complete, resume to go on")
+    temporary = run / ".incomplete_model"
+    shutil.rmtree(temporary, ignore_errors=True)
+    model.save_pretrained(temporary)
+    tokenizer.save_pretrained(temporary)
+    shutil.rmtree(run / "model", ignore_errors=True)
+    temporary.rename(run / "model")
+    return run
+
+
+class MicroBatch(NamedTuple):
+    """depth: recurrences. loss: summed, in nats. tokens: that it is the sum of. read: tokens that went in."""
+
+    depth: int
+    loss: float
+    tokens: int
+    read: int
+
+
+class LoopedSFTTrainer(SFTTrainer):
+    """TRL's trainer with the loss of a looped model; `micro_batches` has those of the update under way."""
+
+    def __init__(self, *arguments: Any, prior: DepthPrior, backprop_depth: int, seed: int, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.prior, self.backprop_depth = prior, backprop_depth
+        self.generator = torch.Generator().manual_seed(seed)
+        self.micro_batches: list[MicroBatch] = []
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """Summed cross-entropy over the update's tokens, so that micro-batches weigh by theirs.
+
+        Rows are padded on the right, where causality hides the pads, and their labels are ignored.
+        """
+        if return_outputs:
+            raise ValueError("the loss is computed without outputs; evaluate with `loop-rl eval`")
+        ids, labels = inputs["input_ids"], inputs["labels"]
+        depth = self.prior.draw(self.generator)
+        seeds = torch.randint(2**31, (len(ids),), generator=self.generator)
+        looped = self.accelerator.unwrap_model(model)
+        total = truncated_loss(looped, ids, labels, depth, self.backprop_depth, seeds)
+        tokens = int((labels[:, 1:] != IGNORED).sum())
+        self.micro_batches.append(MicroBatch(depth, float(total.detach()), tokens, ids.numel()))
+        return total / max(int(tokens if num_items_in_batch is None else num_items_in_batch), 1)
+
+
+def make_trainer(
+    recipe: SftRecipe, model: LoopedForCausalLM, tokenizer: PreTrainedTokenizerBase, folder: Path
+) -> LoopedSFTTrainer:
+    """The trainer of a recipe, which keeps its files in `folder`; what is logged and saved is for a callback to do."""
+    optim, train = recipe.optim, recipe.train
+    optimizer = make_optimizer(model, optim)
+
+    def factor(step: int) -> float:
+        return wsd_factor(step, train.max_steps, optim.warmup_fraction, optim.decay_fraction)
+
+    trainer = LoopedSFTTrainer(
+        model,
+        SFTConfig(
+            output_dir=str(folder),
+            max_steps=train.max_steps,
+            per_device_train_batch_size=train.batch_size,
+            gradient_accumulation_steps=train.accumulation,
+            max_grad_norm=0.0,  # the callback clips, since it must see the norm before the update
+            seed=train.seed,
+            max_length=recipe.data.length,
+            dataset_kwargs={"skip_prepare_dataset": True},
+            logging_strategy="no",
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=not torch.cuda.is_available(),
+            bf16=False,
+            activation_checkpointing=False,
+            dataloader_pin_memory=False,
+        ),
+        train_dataset=sft_rows(recipe.data, tokenizer),
+        processing_class=tokenizer,
+        optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)),
+        prior=make_prior(recipe.prior),
+        backprop_depth=train.backprop_depth,
+        seed=train.seed,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer

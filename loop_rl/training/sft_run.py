@@ -1,0 +1,145 @@
+"""What TRL's trainer leaves to a callback: clipping, skipping updates, metrics, and checkpoints in a run folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from loop_rl.errors import UserError
+from loop_rl.training.checkpoints import load_training_state, save_checkpoint, save_training_state
+from loop_rl.training.learned_prior import prior_metrics
+from loop_rl.training.sft_recipe import SftRecipe
+from loop_rl.training.text_trainer import MAX_SKIPPED_IN_A_ROW
+
+if TYPE_CHECKING:
+    from loop_rl.training.sft import LoopedSFTTrainer
+
+_STATE_FILE = "training_state.pt"
+
+
+class RunKeeper(TrainerCallback):
+    """Clips each update's gradient, drops one that is not finite, and keeps the run's metrics and checkpoints.
+
+    A checkpoint's folder `model` is the Trainer's own, with its optimizer and its order of the data: loading it gives
+    the model, and the Trainer resumes from it.
+    """
+
+    def __init__(
+        self,
+        recipe: SftRecipe,
+        trainer: LoopedSFTTrainer,
+        run: Path,
+        stopped: Callable[[], bool],
+        show: Callable[[int, str], None],
+    ) -> None:
+        """stopped: whether to end after the update under way. show: is told step and what to say of it."""
+        self.recipe, self.trainer, self.run, self.stopped, self.show = recipe, trainer, run, stopped, show
+        self.counters = {"step": 0, "skipped": 0, "skipped_in_a_row": 0}
+        self.saved: Path | None = None
+        self.started = time.perf_counter()
+        self.norm = self.rate = math.nan
+
+    @property
+    def step(self) -> int:
+        """Updates made so far."""
+        return self.counters["step"]
+
+    def take_up(self, checkpoint: Path) -> None:
+        """Restores what the Trainer does not know of."""
+        self.counters = load_training_state(checkpoint / _STATE_FILE, self._resumable())
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        self.started = time.perf_counter()
+        self.trainer.micro_batches.clear()
+        return control
+
+    def on_pre_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module,
+        optimizer: Any,
+        **_: Any,
+    ) -> TrainerControl:
+        self.norm = float(nn.utils.clip_grad_norm_(model.parameters(), self.recipe.optim.max_grad_norm))
+        self.rate = optimizer.param_groups[0]["lr"]
+        if not self._finite():
+            optimizer.zero_grad()  # without gradients the optimizer leaves weights and moments as they are
+        return control
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        updated = self._finite()
+        self.counters["step"] = state.global_step
+        self.counters["skipped"] += not updated
+        self.counters["skipped_in_a_row"] = 0 if updated else self.counters["skipped_in_a_row"] + 1
+        row = self._row(updated)
+        with (self.run / "metrics.jsonl").open("a") as metrics:
+            metrics.write(json.dumps(row) + "\n")
+        loss = math.nan if row["loss"] is None else row["loss"]
+        self.show(self.step, f"loss {loss:.3f}  {row['tokens_per_second']:,.0f} tokens/s")
+        if self.counters["skipped_in_a_row"] >= MAX_SKIPPED_IN_A_ROW:
+            raise UserError(
+                f"{MAX_SKIPPED_IN_A_ROW} updates in a row had a gradient that is not finite (last: update "
+                f"{self.step}); lower optim.learning_rate, or resume from the last checkpoint in {self.run}"
+            )
+        train, stopped = self.recipe.train, self.stopped()
+        control.should_training_stop |= stopped
+        control.should_save = (
+            stopped or self.step >= train.max_steps or bool(train.save_steps and self.step % train.save_steps == 0)
+        )
+        return control
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+
+        def save(folder: Path) -> None:
+            shutil.move(written, folder / "model")
+            save_training_state(folder / _STATE_FILE, self._resumable(), self.counters)
+
+        self.saved = save_checkpoint(self.run / "checkpoints", self.step, save, self.recipe.train.keep_checkpoints)
+        return control
+
+    def _resumable(self) -> dict[str, Any]:
+        return {"generator": self.trainer.generator, "prior": self.trainer.prior}
+
+    def _finite(self) -> bool:
+        return math.isfinite(self.norm) and all(math.isfinite(part.loss) for part in self.trainer.micro_batches)
+
+    def _row(self, updated: bool) -> dict[str, Any]:
+        """The update's row of metrics; the prior learns from it where weights changed."""
+        parts = self.trainer.micro_batches
+        depths, counts = [part.depth for part in parts], [part.tokens for part in parts]
+        if updated:
+            self.trainer.prior.observe(depths, [part.loss / max(part.tokens, 1) for part in parts], counts)
+        seconds = time.perf_counter() - self.started
+        row = {
+            "step": self.step,
+            "loss": sum(part.loss for part in parts) / max(sum(counts), 1),
+            "depth": sum(depths) / len(depths),
+            "depths": depths,
+            "tokens": counts,
+            **prior_metrics(self.trainer.prior),
+            "learning_rate": self.rate,
+            "grad_norm": self.norm,
+            "skipped": self.counters["skipped"],
+            "tokens_per_second": sum(part.read for part in parts) / seconds,
+            "time/step": seconds,
+        }
+        return {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()
+        }

@@ -1,0 +1,91 @@
+"""`retrofit` and `sft`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from importlib.util import find_spec
+from typing import Any
+
+from loop_rl.errors import UserError
+from loop_rl.verbs.arguments import positive, quiet, recipe_argument, verb
+
+
+def register(verbs: Any) -> None:
+    """Adds the verbs to the command line."""
+    retrofit = verb(
+        verbs,
+        "retrofit",
+        run_retrofit,
+        "Make a looped model of an ordinary one, out of its layers.",
+        "retrofit HuggingFaceTB/SmolLM2-135M looped --prelude 0-12 --core 13-16 --coda 17-29",
+    )
+    retrofit.add_argument("source", metavar="SOURCE", help="a Llama or Mistral model: a folder or a hub id")
+    retrofit.add_argument("out", metavar="OUT", help="the new model's folder")
+    none = range(0)
+    retrofit.add_argument("--prelude", type=layers, default=none, metavar="A-B", help="layers before the loop, from 0")
+    retrofit.add_argument("--core", type=layers, required=True, metavar="C-D", help="layers that every recurrence runs")
+    retrofit.add_argument("--coda", type=layers, default=none, metavar="E-F", help="layers after the loop")
+    retrofit.add_argument("--depth", type=positive, default=4, help="recurrences of a forward pass (default: 4)")
+    retrofit.add_argument(
+        "--injection",
+        default="parcae_no_norm",
+        help="how the prelude's output enters a recurrence: parcae_no_norm (default), linear, ortho, deq_qkv, none",
+    )
+    retrofit.add_argument(
+        "--data", default="arithmetic", metavar="NAME", help="a data set or .jsonl file to measure on"
+    )
+    retrofit.add_argument("--data-folder", metavar="FOLDER", help="local data sets (otherwise LOOP_RL_DATA)")
+    retrofit.add_argument("--rows", type=positive, default=8, help="rows of text to measure on (default: 8)")
+    retrofit.add_argument("--length", type=positive, default=128, help="tokens of a row (default: 128)")
+    retrofit.add_argument("--threads", type=positive, help="CPU threads; by default torch's choice")
+
+    sft = verb(
+        verbs,
+        "sft",
+        run_sft,
+        "Fine-tune a looped model on text, or on questions and answers.",
+        "sft sft_arithmetic --set model.path=looped",
+    )
+    recipe_argument(sft)
+    sft.add_argument("--resume", action="store_true", help="go on from the run's newest complete checkpoint")
+
+
+def layers(text: str) -> range:
+    """`3-5` as the layers 3, 4 and 5; `3` as that one."""
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        raise argparse.ArgumentTypeError(f"must be layers such as 0-5 or 6, got {text}")
+    return range(int(match[1]), int(match[2] or match[1]) + 1)
+
+
+def run_retrofit(arguments: argparse.Namespace) -> None:
+    from loop_rl.commands.retrofit import run_retrofit
+    from loop_rl.models.retrofit import Cut
+
+    quiet()
+    report = run_retrofit(
+        arguments.source,
+        arguments.out,
+        Cut(arguments.prelude, arguments.core, arguments.coda),
+        arguments.depth,
+        arguments.injection,
+        arguments.data,
+        arguments.data_folder,
+        arguments.rows,
+        arguments.length,
+        arguments.threads,
+    )
+    print(report.lines())
+
+
+def run_sft(arguments: argparse.Namespace) -> None:
+    from loop_rl.commands.recipes import load_for
+
+    recipe = load_for("sft", arguments.recipe, arguments.set)
+    if find_spec("trl") is None:
+        raise UserError("sft needs trl, which is not installed: pip install 'loop-rl[sft]'")
+    from loop_rl.training.sft import sft
+
+    quiet()
+    print(f"run folder: {sft(recipe, resume=arguments.resume)}")
