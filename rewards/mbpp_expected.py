@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rewards.mbpp_oracle import tolerance
+from rewards.mbpp_oracle import NOT_NONE, tolerance
 from rewards.mbpp_tasks import Task
 from rewards.sandbox.inside.encode import DIGEST, VALUE
 from rewards.sandbox.wire import UNBOUNDED, Malformed, decode
@@ -138,7 +138,10 @@ def make(task: Task, worker: Worker) -> Expected:
         atol = outputs[-1].atol if outputs else task.atol
         if kind == VALUE:
             try:
-                atol = tolerance(atol, decode(payload, UNBOUNDED)[0])
+                value, size = decode(payload, UNBOUNDED)
+                atol = tolerance(atol, value)
+                if size.opaque and task.entry_point not in NOT_NONE:
+                    problem = "its output is no plain data"
             except Malformed as error:
                 problem = f"its output can't be read ({error})"
         elif kind != DIGEST:

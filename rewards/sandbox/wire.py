@@ -14,10 +14,11 @@ _DEEPEST = 120  # levels; encode stops at 100
 
 
 class Size(NamedTuple):
-    """How much an output holds: values in all, and elements of sets and dictionaries among them."""
+    """How much an output holds: values in all, elements of sets and dictionaries, and parts that are no plain data."""
 
     values: int
     hashed: int
+    opaque: int = 1 << 62
 
 
 UNBOUNDED = Size(1 << 62, 1 << 62)  # for outputs of trusted programs
@@ -47,7 +48,7 @@ class Items(Opaque):
 
 class _Reader:
     def __init__(self, data: bytes, most: Size):
-        self.data, self.at, self.most, self.values, self.hashed = data, 0, most, 0, 0
+        self.data, self.at, self.most, self.values, self.hashed, self.opaque = data, 0, most, 0, 0, 0
 
     def take(self, count: int) -> bytes:
         if count < 0 or self.at + count > len(self.data):
@@ -126,6 +127,7 @@ class _Reader:
     def tuple(self, depth: int) -> Any:
         items = tuple(self.value(depth + 1) for _ in range(self.count(1)))
         if items[:1] == (StopIteration,):
+            self.opaque += 1
             if len(items) == 3 and type(items[2]) is list:
                 return Items(items[2])
             return Opaque(str(items[1])) if len(items) == 2 else Opaque("?")
@@ -163,4 +165,4 @@ def decode(data: bytes, most: Size) -> tuple[Any, Size]:
         raise Malformed(str(error)) from None
     if reader.at != len(data):
         raise Malformed("more than one")
-    return value, Size(reader.values, reader.hashed)
+    return value, Size(reader.values, reader.hashed, reader.opaque)

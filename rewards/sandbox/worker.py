@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rewards.sandbox.inside.encode import LARGEST_VALUE
 from rewards.sandbox.launch import SCRATCH_BYTES, Bubblewrap, Plain, Process
-from rewards.sandbox.wire import UNBOUNDED, Malformed, decode
+from rewards.sandbox.wire import Malformed, Size, decode
 
 STARTUP = 60.0  # seconds a new process may take, on however busy a machine
 _TICK = 0.1  # seconds between looks at a running process
@@ -263,22 +263,19 @@ def class_name(payload: bytes) -> str:
 
 def _usage(payload: bytes) -> tuple[float, int]:
     try:
-        cpu, memory = decode(payload, UNBOUNDED)[0]
+        cpu, memory = decode(payload, Size(values=3, hashed=0))[0]
         return float(cpu), int(memory)
     except (Malformed, TypeError, ValueError, OverflowError):
         return 0.0, 0
 
 
 def _size(folder: Path) -> int:
-    """Bytes in a folder, with 4 KiB for each entry; stops counting past the limit."""
+    """Bytes in a scratch folder, which holds no others, with 4 KiB for each file."""
     total = 0
-    for parent, folders, files in os.walk(folder):
-        total += 4096 * (len(folders) + len(files))
-        for name in files:
+    with os.scandir(folder) as entries:
+        for entry in entries:
             try:
-                total += os.lstat(os.path.join(parent, name)).st_size
+                total += 4096 + entry.stat(follow_symlinks=False).st_size
             except OSError:
-                pass
-        if total > SCRATCH_BYTES:
-            break
+                pass  # removed meanwhile
     return total

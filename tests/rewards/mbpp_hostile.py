@@ -43,7 +43,7 @@ SLEEPING = {
 }
 GREEDY = {
     "20 GiB": ("def f(n): return len(bytearray(20 << 30))", "wrong: memory limit"),
-    "creeping": ("def f(n):\n    x = []\n    while True: x.append(bytearray(1 << 22))", "wrong: memory limit"),
+    "creeping": ("def f(n):\n    x = []\n    while True: x.append(bytearray(1 << 22))", "wrong: "),
     "creeping and swallowing": (
         "def f(n):\n    x = []\n    while True:\n        try: x.append(bytearray(1 << 20))\n"
         "        except MemoryError: pass",
@@ -63,6 +63,10 @@ GREEDY = {
     "many files": (
         "def f(n):\n    i = 0\n    while True:\n        i += 1\n        open(f'{i}', 'wb').write(bytes(1 << 18))",
         "wrong: ",
+    ),
+    "nested folders": (
+        "import os\ndef f(n):\n    while True:\n        os.mkdir('x')\n        os.chdir('x')",
+        "wrong: PermissionError",
     ),
     "many threads": (
         "import threading, time\nthreading.stack_size(1 << 15)\ndef f(n):\n    while True:\n"
@@ -161,6 +165,13 @@ LYING = {
         "        try: os.write(fd, b'E' + (0).to_bytes(4, 'little'))\n"
         "        except OSError: pass\n    os._exit(0)",
         "wrong: its process ended",
+    ),
+    "an end that is dear to read": (
+        "import os, marshal\nout = marshal.dumps({n * (2**61 - 1) for n in range(10**4)}, 2)\ndef f(n):\n"
+        "    for fd in range(3, 64):\n        try:\n"
+        "            for kind in b'V' * 5 + b'E': os.write(fd, bytes([kind]) + len(out).to_bytes(4, 'little') + out)\n"
+        "        except OSError: pass\n    os._exit(0)",
+        "wrong: ",
     ),
     "forged outputs": (
         "import os, marshal\nout = marshal.dumps(True, 2)\nfor fd in range(64):\n    try:\n"

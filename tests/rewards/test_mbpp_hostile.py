@@ -140,6 +140,13 @@ def test_the_next_program_is_scored_as_ever(batch):
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_creeping_memory_ends_at_the_limit(mode, tmp_path, monkeypatch):
+    monkeypatch.setattr(mbpp_expected, "_FLOOR", Limits(memory=128 << 20))
+    with scoring(mode, tmp_path):
+        assert score([GREEDY["creeping"][0]]) == [(0.0, "wrong: memory limit")]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_right_programs_with_odd_habits_pass(mode, tmp_path):
     with scoring(mode, tmp_path):
         results = dict(zip(RIGHT, score([*RIGHT.values()]), strict=True))

@@ -1,12 +1,9 @@
 """The MBPP+ reward as its users meet it: verdicts, limits, threads, forks, actors, killed parents, the cache."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,8 +14,7 @@ from rewards.mbpp_tasks import FILE_NAMES, load_tasks
 from rewards.sandbox import pool as pools
 from rewards.sandbox.pool import Pool
 from rewards.sandbox.worker import Ending, Limits, SandboxError, Worker
-from tests.rewards.mbpp_squares import LONG, MODES, ROWS, SQUARES, make_pool, row, score, scoring, write_tasks
-from tests.rewards.test_mbpp_hostile import sessions
+from tests.rewards.mbpp_squares import MODES, ROWS, SQUARES, make_pool, row, score, scoring, write_tasks
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("LOOP_RL_DATA") or ROOT / "../shared/data") / FILE_NAMES[0]
@@ -101,18 +97,6 @@ def test_callers_mistakes_are_one_line(sandbox):
     assert mbpp_plus.mbpp_plus_reward([], [], task_id=[]) == []
 
 
-def test_long_outputs_are_compared_by_digest(sandbox):
-    right = "def g(n):\n    out = []\n    for k in range(900_000): out.append(n + k)\n    return out"
-    wrong = right.replace("return out", "out[654_321] += 1\n    return out")
-    longer = "def g(n): return list(range(n, n + 3_500_000))"
-    lazy = "def g(n): return range(n, n + 900_000)"
-    digest = "import os\ndef g(n):\n    os.write(9, b'D' + (32).to_bytes(4, 'little') + bytes(32)); os._exit(0)"
-    results = score([right, wrong, longer, lazy, digest], task=LONG)
-    assert [reward for reward, _ in results] == [1.0, 0.0, 0.0, 0.0, 0.0]
-    [kept] = (Path(os.environ["LOOP_RL_CACHE"]) / "mbpp_plus").glob("Mbpp-9002")
-    assert kept.stat().st_size < 1000
-
-
 def test_nothing_passes_from_one_program_to_the_next(sandbox):
     marks = (
         "import os, sys, tempfile, builtins\nsys.modules['mark'] = builtins.mark = os\nos.environ['mark'] = '1'\n"
@@ -170,105 +154,6 @@ def test_many_threads_score_at_once(sandbox):
     for thread in threads:
         thread.join()
     assert list(results.values()) == [[(1.0, "correct"), (0.0, "wrong: base input 0")] * 3] * 6
-
-
-SCRIPT = f"""
-import os, sys
-sys.path.insert(0, {str(ROOT)!r})
-from pathlib import Path
-from tests.rewards.mbpp_squares import score, scoring
-def main(mode, folder):
-    with scoring(mode, Path(folder)) as pool:
-        BODY
-main(*sys.argv[1:])
-"""
-
-
-def script(body: str) -> str:
-    return SCRIPT.replace("BODY", body.replace("\n", "\n        "))
-
-
-def run_script(mode: str, folder: Path, body: str, before: str = "") -> str:
-    command = ["bash", "-c", f'{before} exec "$@"', "bash", sys.executable, "-c", script(body), mode, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=ROOT)
-    if "Skipped" in done.stderr:
-        pytest.skip("bubblewrap does not work here")
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("limit", ["ulimit -Hs 65536;", "ulimit -c 0 -n 256;", "ulimit -t 60; ulimit -f 100000;"])
-def test_hard_limits_of_the_shell_are_kept(mode, limit, tmp_path):
-    assert run_script(mode, tmp_path, f"print(score([{RIGHT!r}]))", limit) == "[(1.0, 'correct')]"
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_the_parents_size_does_not_count(mode, tmp_path):
-    body = (
-        f"import mmap\nkept = mmap.mmap(-1, 6 << 30)\nprint(score([{RIGHT!r}, 'def f(n): return bytearray(2 << 30)']))"
-    )
-    assert run_script(mode, tmp_path, body) == "[(1.0, 'correct'), (0.0, 'wrong: memory limit')]"
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_fork_makes_a_sandbox_of_its_own(mode, tmp_path):
-    body = (
-        f"first = score([{RIGHT!r}])\nchild = os.fork()\n"
-        "if child == 0:\n"
-        f"    again = score([{RIGHT!r}])\n"
-        "    from rewards import mbpp_plus\n    mbpp_plus.close()\n    os._exit(again != first)\n"
-        f"status = os.waitpid(child, 0)[1]\nprint(status, first == score([{RIGHT!r}]))"
-    )
-    assert run_script(mode, tmp_path, body) == "0 True"
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_the_sandbox_dies_with_its_parent(mode, tmp_path):
-    program = "import time\ndef f(n): time.sleep(1000)"
-    body = (
-        f"import threading, time\nthreading.Thread(target=score, args=([{program!r}] * 2,), daemon=True).start()\n"
-        "while not all(w._running and w._spare for w in pool._workers) or not pool._workers: time.sleep(0.05)\n"
-        "print(*[p.popen.pid for w in pool._workers for p in (w._running, w._spare)], flush=True)\ntime.sleep(1000)"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script(body), mode, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        pids = {int(pid) for pid in parent.stdout.readline().split()}
-        if not pids and "Skipped" in parent.communicate()[1]:
-            pytest.skip("bubblewrap does not work here")
-        assert len(pids) == 4 and pids <= sessions()
-    finally:
-        parent.send_signal(signal.SIGKILL)
-        parent.communicate()
-    deadline = time.monotonic() + 10
-    while sessions() & pids and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not sessions() & pids
-
-
-def test_it_works_in_a_ray_actor(tmp_path):
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    try:
-
-        @ray.remote(num_cpus=0)
-        class Scorer:
-            def score(self, folder):
-                sys.path.insert(0, str(ROOT))
-                from tests.rewards.mbpp_squares import score, scoring
-
-                with scoring("plain", Path(folder)):
-                    return score([RIGHT, "import os\ndef f(n): os._exit(0)"])
-
-        results = ray.get(Scorer.remote().score.remote(str(tmp_path)))
-    finally:
-        ray.shutdown()
-    assert results == [(1.0, "correct"), (0.0, "wrong: its process ended")]
 
 
 class Broken:
@@ -348,16 +233,6 @@ def test_start_says_when_programs_can_read_the_answers(tmp_path, monkeypatch):
         assert mbpp_plus.start().endswith(f", but CAN READ the answers in {tmp_path / 'inner'}")
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_parent_that_ignores_its_childrens_end(mode, tmp_path):
-    body = "import signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
-    body += "from tests.rewards.mbpp_squares import make_pool, shared\nshared.pool.close()\n"
-    body += "shared.pool = make_pool(mode, Path(folder))\nbegan = time.monotonic()\n"
-    body += f"print(score([{RIGHT!r}, 'import os; os._exit(3)'] * 3), time.monotonic() - began < 10)"
-    results = [(1.0, "correct"), (0.0, "wrong: its process ended")] * 3
-    assert run_script(mode, tmp_path, body) == f"{results} True"
-
-
 @pytest.mark.parametrize(
     ("bwrap", "told"), [(None, "bubblewrap is not installed"), ("exit 1", "bubblewrap does not work here")]
 )
@@ -378,65 +253,6 @@ def test_without_landlock_the_line_says_what_is_not_protected(tmp_path):
     pool = Pool(pools.Plain(tmp_path, landlock=False), workers=1)
     pool.close()
     assert "NOT kept from reading this user's files and memory or writing this user's files" in pool.line
-
-
-def test_expected_outputs_are_made_once_and_kept(tmp_path, monkeypatch, capsys):
-    made = []
-    original = mbpp_expected.make
-    monkeypatch.setattr(mbpp_expected, "make", lambda task, worker: made.append(task.task_id) or original(task, worker))
-    for _ in range(2):
-        with scoring("plain", tmp_path):
-            assert score([RIGHT] * 8) == [(1.0, "correct")] * 8
-    assert made == [SQUARES]  # by the first of eight, and not for the other task
-    assert "expected outputs of Mbpp/9001" in capsys.readouterr().err
-    folder = tmp_path / "cache" / "mbpp_plus"
-    assert [path.name for path in folder.iterdir()] == ["Mbpp-9001"]
-
-
-@pytest.mark.parametrize("damage", ["cut", "flip", "other key", "garbage", "nothing"])
-def test_a_damaged_cache_is_made_anew(damage, tmp_path):
-    with scoring("plain", tmp_path):
-        score([RIGHT])
-        path = tmp_path / "cache" / "mbpp_plus" / "Mbpp-9001"
-        whole = path.read_bytes()
-        flipped = whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:]
-        other = whole.replace(json.loads(whole.split(b"\n")[0])["key"].encode(), b"0" * 32)
-        path.write_bytes({"cut": whole[:-9], "flip": flipped, "other key": other, "garbage": b"\n\n"}.get(damage, b""))
-        mbpp_plus._scorer._expected = mbpp_expected.ExpectedOutputs()
-        assert score([RIGHT, "def f(n): return n"]) == [(1.0, "correct"), (0.0, "wrong: base input 0")]
-        assert json.loads(path.read_bytes().split(b"\n")[0]) == json.loads(whole.split(b"\n")[0]) | {
-            "checksum": json.loads(path.read_bytes().split(b"\n")[0])["checksum"]
-        }
-
-
-def test_a_changed_task_gets_other_expected_outputs(tmp_path):
-    with scoring("plain", tmp_path):
-        assert score([RIGHT]) == [(1.0, "correct")]
-        mbpp_plus.use_data(write_tasks(tmp_path, [row(9001, "f", "def f(n): return n", [[3]], [])]))
-        assert score([RIGHT, "def f(n): return n"]) == [(0.0, "wrong: base input 0"), (1.0, "correct")]
-
-
-def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, monkeypatch):
-    with scoring("plain", tmp_path):
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv("LOOP_RL_CACHE", str(tmp_path / "file"))
-        assert score([RIGHT]) == [(1.0, "correct")]
-
-
-def test_a_canonical_solution_that_fails_is_not_scored(tmp_path):
-    rows = [row(9004, "f", "def f(n): raise KeyError", [[3]], []), row(9005, "f", "def g(n): return n", [[3]], [])]
-    with scoring("plain", tmp_path):
-        mbpp_plus.use_data(write_tasks(tmp_path, rows))
-        results = score([RIGHT], task="Mbpp/9004") + score([RIGHT], task="Mbpp/9005")
-    assert [reward for reward, _ in results] == [None, None]
-    assert results[0][1] == "not scored: the canonical solution of Mbpp/9004 fails here: KeyError"
-    assert results[1][1] == "not scored: the canonical solution of Mbpp/9005 fails here: undefined"
-
-
-def test_limits_follow_the_canonical_solution():
-    assert mbpp_expected.Expected([], 0.1, 10 << 20).limits == Limits(4.0, 1 << 30)
-    assert mbpp_expected.Expected([], 20.0, 2 << 30).limits == Limits(80.0, (4 << 30) + (256 << 20))
-    assert Limits(4.0).wall == 13.0
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -113,11 +113,11 @@ def test_what_is_no_output_is_refused(payload):
 
 def test_more_than_expected_is_not_read():
     ones = inside.encode([1] * 50)[1]
-    assert decode(ones, Size(51, 0)) == ([1] * 50, Size(51, 0))
+    assert decode(ones, Size(51, 0)) == ([1] * 50, Size(51, 0, 0))
     with pytest.raises(Malformed):
         decode(ones, Size(50, 0))
     colliding = inside.encode({place * (2**61 - 1) for place in range(20)})[1]
-    assert decode(colliding, Size(100, 20))[1] == Size(21, 20)
+    assert decode(colliding, Size(100, 20))[1] == Size(21, 20, 0)
     with pytest.raises(Malformed):
         decode(colliding, Size(100, 19))
 

@@ -31,6 +31,8 @@ _NOT_PERMITTED = {
     "request_key": (249, 218), "keyctl": (250, 219),
     # memory that RLIMIT_AS does not count
     "memfd_create": (319, 279), "memfd_secret": (447, 447),
+    # folders, which could be nested deeper than whoever removes them can follow
+    "mkdir": (83, None), "mkdirat": (258, 34),
     # files' metadata, which Landlock does not guard
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
     "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "utime": (132, None), "utimes": (235, None),
