@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from loop_rl.errors import UserError
-from loop_rl.verbs import data, evaluation, measuring, recipes, submit, training
+from loop_rl.verbs import checkpoints, data, evaluation, measuring, recipes, retrofit, submit, training
 from loop_rl.verbs.arguments import Help
 
 EXIT_USER_ERROR = 2
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         where = f"{error} " if str(error) else ""
         resumed = argv if "--resume" in argv or arguments.verb == "eval" else [*argv, "--resume"]
-        goes_on = arguments.verb in ("train", "pretrain", "eval")
+        goes_on = arguments.verb in ("train", "pretrain", "distill", "sft", "eval")
         how = f"; go on with: loop-rl {shlex.join(resumed)}" if goes_on else ""
         print(f"loop-rl: {where.strip() or 'interrupted'}{how}", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -80,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of all verbs; `run` of what it returns is the function to call."""
     parser = _Parser("loop-rl", description=_DESCRIPTION, formatter_class=Help)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for module in (training, evaluation, measuring, recipes, data, submit):
+    for module in (training, retrofit, evaluation, measuring, checkpoints, recipes, data, submit):
         module.register(verbs)
     return parser
 

@@ -49,6 +49,18 @@ def load_config(path: str) -> LoopedConfig:
     return _named(read_config, _fetch(path, resolve_model(path)))
 
 
+def config_folder(path: str) -> Path:
+    """A folder with the config.json of the model at `path`; of a hub model nothing more is fetched."""
+    return _fetch(path, resolve_model(path), with_weights=False)
+
+
+def model_folder(path: str) -> Path:
+    """The folder of the model at `path`, fetched where it is the hub's; UserError when its files are damaged."""
+    folder = _fetch(path, resolve_model(path))
+    _verify(path, folder)
+    return folder
+
+
 def load_model(path: str, dtype: str = "float32") -> tuple[LoopedForCausalLM, PreTrainedTokenizerBase]:
     """The looped model and its tokenizer, whatever layout it is in: our own or a released family's.
 
@@ -57,8 +69,7 @@ def load_model(path: str, dtype: str = "float32") -> tuple[LoopedForCausalLM, Pr
     Raises:
         UserError: nothing there, not a looped model, damaged or mismatched weights, no tokenizer.
     """
-    folder = _fetch(path, resolve_model(path))
-    _verify(path, folder)
+    folder = model_folder(path)
     model = _named(load_checkpoint, folder, getattr(torch, dtype))
     return model, _tokenizer(folder, model.config)
 
@@ -76,7 +87,7 @@ def _named(function, *arguments):
         raise UserError(f"model.path: {error}") from error
 
 
-def _fetch(path: str, source: str) -> Path:
+def _fetch(path: str, source: str, with_weights: bool = True) -> Path:
     """The model's folder: here already, or the hub's files in the local cache. A hub model's config is read first, so
     that nothing large is fetched of a model that can't be used."""
     if Path(source).exists():
@@ -87,7 +98,10 @@ def _fetch(path: str, source: str) -> Path:
         return Path(snapshot_download(source, allow_patterns=list(patterns), local_files_only=silent is not None))
 
     try:
-        _named(read_config, download(*_CONFIG), False)
+        config = download(*_CONFIG)
+        _named(read_config, config, False)
+        if not with_weights:
+            return config
         folder = download(*_FILES)
         return folder if any(folder.glob("*.safetensors")) else download(*_FILES, *_PICKLED)
     except (OSError, ValueError) as error:

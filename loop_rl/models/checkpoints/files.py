@@ -14,11 +14,14 @@ from torch import Tensor
 from loop_rl.errors import UserError
 
 SAFETENSORS, BIN, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _LFS_POINTER = b"version https://git-lfs"
 
 
 class WeightFiles:
-    """The tensors of a folder: names and shapes at once, values one at a time.
+    """The tensors of a folder: names, shapes and types at once, values one at a time.
+
+    dtypes: torch's names of them, or safetensors' own where torch has none; main: the file read first.
 
     Raises:
         UserError: no weights, a file missing, cut short or not what it claims, an index that disagrees with its files.
@@ -29,8 +32,8 @@ class WeightFiles:
         self._pickled: dict[str, Tensor] = {}
         self._file_of: dict[str, Path] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
-        names = (SAFETENSORS, SAFETENSORS + INDEX, BIN, BIN + INDEX)
-        main = next((folder / name for name in names if (folder / name).is_file()), None)
+        self.dtypes: dict[str, str] = {}
+        main = weights_file(folder)
         if main is None:
             raise UserError(
                 f"{folder} holds no weights ({SAFETENSORS} or {BIN}, whole or with an index); copy it again"
@@ -82,12 +85,15 @@ class WeightFiles:
     def _add_safetensors(self, path: Path) -> None:
         try:
             with safe_open(path, framework="pt") as file:
-                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+                slices = {name: file.get_slice(name) for name in file.keys()}
+                shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
+                kinds = {name: part.get_dtype() for name, part in slices.items()}
         except (SafetensorError, OSError, ValueError) as error:
             raise UserError(
                 f"the weights in {path} can't be read ({first_line(error)}); the file may be cut short: copy it again"
             ) from error
         self._register(path, shapes)
+        self.dtypes.update({name: _DTYPES.get(kind, kind) for name, kind in kinds.items()})
 
     def _add_pickled(self, path: Path) -> None:
         try:
@@ -103,6 +109,7 @@ class WeightFiles:
         if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
             raise UserError(f"{path} is not a dictionary of tensors")
         self._register(path, {name: tuple(value.shape) for name, value in tensors.items()})
+        self.dtypes.update({name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()})
         self._pickled.update(tensors)
 
     def _register(self, path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
@@ -111,6 +118,12 @@ class WeightFiles:
                 raise UserError(f"{name} is in {self._file_of[name]} and in {path}; copy the folder again")
             self._file_of[name] = path
         self.shapes.update(shapes)
+
+
+def weights_file(folder: Path) -> Path | None:
+    """The file or the index that a folder's weights are read from; None without weights."""
+    names = (SAFETENSORS, SAFETENSORS + INDEX, BIN, BIN + INDEX)
+    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def read_json(path: Path) -> dict[str, Any]:

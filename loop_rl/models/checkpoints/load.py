@@ -57,15 +57,17 @@ def looped_config(raw: Raw, keys: frozenset[str] | None = None) -> LoopedConfig:
     return config
 
 
-def read_config(folder: Path, with_weights: bool = True) -> LoopedConfig:
-    """The configuration of the model in a folder; without weights there, of the likeliest variant of its family.
+def read_config(place: Path, with_weights: bool = True) -> LoopedConfig:
+    """The configuration of the model in a folder, or in a config.json alone; without weights beside it, of the
+    likeliest variant of its family.
 
     Raises:
         UserError: as `load_checkpoint`, as far as names tell.
     """
-    raw = read_json(folder / "config.json")
+    folder, file = (place.parent, place) if place.is_file() else (place, place / "config.json")
+    raw = read_json(file)
     if raw.get("model_type") == LoopedConfig.model_type:
-        return LoopedConfig.from_pretrained(folder)
+        return LoopedConfig.from_pretrained(file)
     with _in(folder):
         find_family(raw)  # before any weights are opened
         return looped_config(raw, frozenset(WeightFiles(folder).shapes) if with_weights else None)
@@ -88,7 +90,10 @@ def load_checkpoint(folder: Path, dtype: torch.dtype = torch.float32) -> LoopedF
         files = WeightFiles(folder)
         keys = frozenset(files.shapes)
         family, config = find_family(raw, keys), looped_config(raw, keys)
-    _check(folder, family, config, files)
+    check_fit(folder, config, files, family)
+    if config.tie_word_embeddings and HEAD in files.shapes:
+        if not torch.equal(files.tensor(HEAD), files.tensor(family.embedding)):
+            raise UserError(f"config.json in {folder} ties the head, but {HEAD} differs from {family.embedding}")
     generation = _generation_config(folder, config)
     ours = our_shapes(config)
     state = {}
@@ -134,11 +139,18 @@ def _load_own(folder: Path, dtype: torch.dtype) -> LoopedForCausalLM:
     return model
 
 
-def _check(folder: Path, family: Family, config: LoopedConfig, files: WeightFiles) -> None:
-    """Every tensor there, of its shape, and none left over but what is computed anyway and an equal tied head."""
-    ours, shapes = our_shapes(config), files.shapes
-    expected = {entry.theirs: their_shape(entry, ours) for entry in family.entries(config)}
-    ignored = set(family.computed(config)) | ({HEAD} if config.tie_word_embeddings else set())
+def check_fit(folder: Path, config: LoopedConfig, files: WeightFiles, family: Family | None) -> list[str]:
+    """By names and shapes alone: every tensor there, of its shape, and none left over. Returns the names of those that
+    are passed over: what is computed anyway, and a tied head's copy. `family` None: our own layout.
+
+    Raises:
+        UserError: the first tensor that is missing, left over or of another shape.
+    """
+    expected, shapes = our_shapes(config), files.shapes
+    ignored = {HEAD} if config.tie_word_embeddings else set()
+    if family is not None:
+        expected = {entry.theirs: their_shape(entry, expected) for entry in family.entries(config)}
+        ignored |= set(family.computed(config))
     missing, unexpected = expected.keys() - shapes.keys(), shapes.keys() - expected.keys() - ignored
     mismatched = [
         f"{name} of shape {list(shapes[name])}, not {list(shape)}"
@@ -148,9 +160,7 @@ def _check(folder: Path, family: Family, config: LoopedConfig, files: WeightFile
     for kind, names in (("missing keys", missing), ("unexpected keys", unexpected), ("mismatched keys", mismatched)):
         if names:
             _refuse(folder, kind, list(names))
-    if config.tie_word_embeddings and HEAD in shapes:
-        if not torch.equal(files.tensor(HEAD), files.tensor(family.embedding)):
-            raise UserError(f"config.json in {folder} ties the head, but {HEAD} differs from {family.embedding}")
+    return sorted(ignored & shapes.keys())
 
 
 def _refuse(folder: Path, kind: str, names: list[str]) -> None:
