@@ -37,7 +37,8 @@ class EvalResult:
     """What the samples say: all of them, and by level and subject where the data has these columns.
 
     rows: a dict a sample, with index (the question's), sample, seed, prompt, completion, answer, reward, correct,
-    reason, finish_reason; the breakdown's columns as text; each function's reward where there are several.
+    reason, finish_reason, mean_depth (recurrences of a token); the breakdown's columns as text; each function's reward
+    where there are several.
     """
 
     figures: Figures
@@ -129,6 +130,7 @@ def _rows(examples: Sequence[Example], sampled: Sampled, scores: Sequence[Scores
                     "correct": score.correct[place],
                     "reason": score.reasons[place],
                     "finish_reason": completion.finish_reason,
+                    "mean_depth": completion.mean_depth,
                     **about,
                     **{f"reward/{name}": values[place] for name, values in several.items()},
                 }

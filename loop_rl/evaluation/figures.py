@@ -20,7 +20,8 @@ class Figures:
     passes: by k (1 and the powers of two up to the samples of a question), the mean of pass@k over the questions that
     have k scored samples, and its standard error over questions; None where there are too few. reward: mean over
     scored samples. truncated, no_answer: shares of all samples that were cut at the length cap, and in which the
-    reward found no answer (None: it does not say). not_scored: samples without a reward.
+    reward found no answer (None: it does not say). not_scored: samples without a reward. mean_depth: recurrences of a
+    token, averaged over samples.
     """
 
     passes: dict[int, tuple[float | None, float | None]]
@@ -29,6 +30,7 @@ class Figures:
     truncated: float
     no_answer: float | None
     not_scored: int
+    mean_depth: float
 
 
 def figures(rows: Sequence[dict[str, Any]], samples: int) -> Figures:
@@ -50,6 +52,7 @@ def figures(rows: Sequence[dict[str, Any]], samples: int) -> Figures:
         truncated=sum(row["finish_reason"] == "length" for row in rows) / len(rows),
         no_answer=sum(reason.startswith(NO_ANSWER) for reason in reasons) / len(rows) if reasons else None,
         not_scored=len(rows) - len(rewards),
+        mean_depth=sum(row["mean_depth"] for row in rows) / len(rows),
     )
 
 

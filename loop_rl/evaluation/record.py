@@ -38,6 +38,7 @@ def _named(part: Figures) -> dict[str, Any]:
         "truncated": part.truncated,
         "no_answer": part.no_answer,
         "not_scored": part.not_scored,
+        "mean_depth": part.mean_depth,
     }
 
 
@@ -78,9 +79,8 @@ def write_rows(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     import pyarrow.parquet
 
     types = {"index": pa.int64(), "sample": pa.int64(), "seed": pa.int64(), "correct": pa.bool_()}
-    schema = pa.schema(
-        [(name, pa.float64() if name.startswith("reward") else types.get(name, pa.string())) for name in rows[0]]
-    )
+    numbers = [name for name in rows[0] if name.startswith(("reward", "mean_"))]
+    schema = pa.schema([(name, pa.float64() if name in numbers else types.get(name, pa.string())) for name in rows[0]])
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".incomplete_{file.name}")
     pyarrow.parquet.write_table(pa.Table.from_pylist(list(rows), schema), temporary)

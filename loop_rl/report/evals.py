@@ -100,7 +100,7 @@ _CAPTION = (
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
-    """Columns of cells; name, part, depth and not scored only where they tell something.
+    """Columns of cells; name, part, depth, recurrences and not scored only where they tell something.
 
     Beside pass@1 there is pass@8, and what a row with other samples has most: pass@4 of 4, pass@16 of 16.
     """
@@ -111,6 +111,7 @@ def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
         "data": [str(row["data"]) for row in rows],
         "part": [row["part"] for row in rows],
         "depth": [_cell(row, "depth", "d") for row in rows],
+        "recurrences": [_cell(row, "mean_depth", ".2f") for row in rows],
         "questions": [_cell(row, "questions", "d") for row in rows],
         "samples": [_cell(row, "samples", "d") for row in rows],
         "temperature": ["greedy" if row.get("temperature") == 0 else _cell(row, "temperature", "g") for row in rows],
@@ -126,6 +127,8 @@ def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
         del columns["part"]
     if len({row.get("depth") for row in rows}) < 2:
         del columns["depth"]
+    if all(_value(row, "mean_depth") in (None, row.get("depth")) for row in rows):
+        del columns["recurrences"]
     if not any(_value(row, "not_scored") for row in rows):
         del columns["not scored"]
     return columns

@@ -23,6 +23,11 @@ class Completion:
     seed: int
     depths: np.ndarray | None = None
 
+    @property
+    def mean_depth(self) -> float:
+        """Recurrences of a token, averaged over those that were fed; `depth` where none was."""
+        return float(self.depths.mean()) if self.depths is not None and len(self.depths) else float(self.depth)
+
 
 @dataclass(frozen=True)
 class Rollout:

@@ -191,16 +191,10 @@ def _reward_metrics(rewards: torch.Tensor, scores: Sequence[Scores], rollouts: l
         "completions/mean_length": float(lengths.mean()),
         "completions/max_length": int(lengths.max()),
         "completions/clipped_ratio": float(cut.mean()),
-        "rollout/mean_depth": float(np.mean([depth for r in rollouts for depth in _depths(r)])),
+        "rollout/mean_depth": float(np.mean([c.mean_depth for r in rollouts for c in r.completions])),
         "policy_version": rollouts[0].version,
         "tokens": int(lengths.sum()),
     }
-
-
-def _depths(rollout: Rollout) -> list[float]:
-    """Mean recurrences of a token, for each completion that fed any."""
-    fed = [c for c in rollout.completions if len(c.token_ids) > 1]
-    return [float(c.depth if c.depths is None else c.depths.mean()) for c in fed]
 
 
 def _mean_and_deviation(values: torch.Tensor) -> tuple[float, float]:

@@ -25,7 +25,8 @@ class Settings:
 
 
 def completion(text, reason="stop"):
-    return SimpleNamespace(token_ids=[ord(character) for character in text], finish_reason=reason, seed=len(text))
+    ids = [ord(character) for character in text]
+    return SimpleNamespace(token_ids=ids, finish_reason=reason, seed=len(text), mean_depth=len(text) / 2)
 
 
 def generator(answers, calls=None):

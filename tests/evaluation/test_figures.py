@@ -9,12 +9,13 @@ import pytest
 from loop_rl.evaluation.figures import breakdown, figures, powers_of_two
 
 
-def row(reward, reason="wrong", finish="stop", **columns):
+def row(reward, reason="wrong", finish="stop", depth=6.0, **columns):
     return {
         "reward": reward,
         "correct": None if reward is None else reward >= 1,
         "reason": reason,
         "finish_reason": finish,
+        "mean_depth": depth,
         **columns,
     }
 
@@ -56,6 +57,7 @@ def test_shares_of_what_went_wrong():
     found = figures(rows, 2)
     assert (found.no_answer, found.truncated) == (0.5, 0.25)
     assert figures([row(0.0, None)] * 2, 2).no_answer is None
+    assert figures([row(0.0, depth=3.0), row(1.0, depth=4.5)], 2).mean_depth == 3.75
 
 
 def test_the_breakdown_is_the_figures_of_each_part():
