@@ -43,6 +43,8 @@ def refused(capsys, *argv):
         "train r.yaml --set a.b=1 c.d=2 --dry-run",
         "train --set a.b=1 c.d=2 r.yaml",
         "pretrain r.yaml --resume",
+        "sft r.yaml --set a.b=1 c.d=2 --resume",
+        "retrofit m out --prelude 0-3 --core 4 --coda 5-7 --depth 2 --injection ortho --data gsm8k --data-folder f",
         "eval runs/x --data gsm8k arithmetic --samples 8 --temperature 0 --size 10 --data-folder f --set a.b=1",
         "eval math500_eval --greedy --workers 2 --out f --format json",
         "report runs/x runs/y --baseline full_bptt --format md --plot a.png",
@@ -66,7 +68,18 @@ def test_commands_parse(argv):
 
 @pytest.mark.parametrize(
     "argv",
-    ["", "trane x", "train", "bench update --depth x", "eval m --samples 0", "eval m --temperature hot", "report"],
+    [
+        "",
+        "trane x",
+        "train",
+        "bench update --depth x",
+        "eval m --samples 0",
+        "eval m --temperature hot",
+        "report",
+        "retrofit m out",
+        "retrofit m out --core 5-3",
+        "retrofit m out --core x",
+    ],
 )
 def test_bad_arguments_end_with_code_2(argv, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -77,7 +90,7 @@ def test_bad_arguments_end_with_code_2(argv, capsys):
 
 
 def test_every_verb_teaches_with_an_example(capsys):
-    for verb in ("train", "pretrain", "eval", "report", "bench update", "recipes", "submit"):
+    for verb in ("train", "pretrain", "retrofit", "sft", "eval", "report", "bench update", "recipes", "submit"):
         with pytest.raises(SystemExit) as stopped:
             main([*verb.split(), "--help"])
         assert stopped.value.code == 0
