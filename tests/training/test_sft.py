@@ -25,7 +25,8 @@ from tests.tiny import tiny_model
 def model_folder(tmp_path_factory):
     """A tiny looped model with the embedded model's tokenizer."""
     folder = tmp_path_factory.mktemp("tiny")
-    tiny_model(vocab_size=512, prelude_layers=1, core_layers=1, coda_layers=1, depth=3).save_pretrained(folder)
+    sizes = dict(vocab_size=512, prelude_layers=1, core_layers=1, coda_layers=1, depth=3)
+    tiny_model(**sizes, tie_word_embeddings=True).save_pretrained(folder)
     AutoTokenizer.from_pretrained(EMBEDDED).save_pretrained(folder)
     return folder
 
