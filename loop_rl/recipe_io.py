@@ -312,7 +312,9 @@ def _wanted(schema: type[pydantic.BaseModel], key: str, problem: Any) -> str:
         if typing.get_origin(part) is typing.Literal:
             words.extend(repr(choice) for choice in typing.get_args(part))
         elif typing.get_origin(part) is list:
-            words.append("a list of " + getattr(typing.get_args(part)[0], "__name__", "values"))
+            item = typing.get_args(part)[0]
+            choices = typing.get_args(item) if typing.get_origin(item) is typing.Literal else ()
+            words.append("a list of " + (", ".join(map(repr, choices)) or getattr(item, "__name__", "values")))
         elif part in _TYPE_WORDS:
             words.append(_TYPE_WORDS[part])
         elif isinstance(part, type) and issubclass(part, pydantic.BaseModel):

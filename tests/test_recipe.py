@@ -185,6 +185,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(
         ("lora: true", ["lora", "section", "True"]),
         ("lora: {target_modules: [1]}", ["lora.target_modules", "list of str", "'all-linear'"]),
         ("lora: {target_modules: q}", ["lora.target_modules", "'q'"]),
+        ("lora: {parts: [cor]}", ["lora.parts", "a list of 'prelude', 'core', 'coda' or null", "['cor']"]),
         ("model: {path: 3}", ["model.path", "a string", "3"]),
         ("model: {path: {a: 1}}", ["model.path", "a string", "mapping"]),
         ("model: {dtype: fp16}", ["model.dtype", "'float32' or 'bfloat16'", "'fp16'"]),
