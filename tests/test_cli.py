@@ -50,6 +50,8 @@ def refused(capsys, *argv):
         "report runs/x runs/y --baseline full_bptt --format md --plot a.png",
         "report --evals runs/x evals/y --format csv",
         "bench update --width 64 --depth 2 --batch 1 --length 8 --runs 1 --format json",
+        "inspect embedded --batch 8 --length 64 --depth 3 --dtype bfloat16 --format json",
+        "convert runs/x out --layout family --dtype float32",
         "recipes",
         "recipes list",
         "recipes show gsm8k_reuse_neumann4",
@@ -90,7 +92,7 @@ def test_bad_arguments_end_with_code_2(argv, capsys):
 
 
 def test_every_verb_teaches_with_an_example(capsys):
-    for verb in ("train", "pretrain", "retrofit", "sft", "eval", "report", "bench update", "recipes", "submit"):
+    for verb in ("train", "pretrain", "retrofit", "sft", "eval", "report", "bench update", "inspect", "convert", "recipes", "submit"):
         with pytest.raises(SystemExit) as stopped:
             main([*verb.split(), "--help"])
         assert stopped.value.code == 0
