@@ -117,7 +117,13 @@ def run_eval(
             raise UserError(f"data.name: {task.data} has no held-out questions to evaluate on")
     loaded = _load(target, first)
     folder = Path(out) if out is not None else target.run or Path("evals") / model_name(first.model.path)
-    about = {"by": "loop-rl eval", "model": first.model.path, "depth": first.model.depth or loaded.model.config.depth}
+    about = {
+        "by": "loop-rl eval",
+        "model": first.model.path,
+        "depth": first.model.depth or loaded.model.config.depth,
+        "cache": first.rollout.cache,
+        "depth_tolerance": first.rollout.depth_tolerance,
+    }
     rows = []
     with contextlib.ExitStack() as stack:
         tools: tuple[Generate, Scorer] | None = None

@@ -15,8 +15,8 @@ from loop_rl.report.runs import is_number, read_rows
 from loop_rl.report.table import FORMATS, markdown, number, rich_table, spread
 
 # What makes two rows the same evaluation; made again, the later one counts.
-_IDENTITY = ("name", "step", "data", "questions", "samples", "temperature", "depth")
-_FIGURES = re.compile(r"pass@\d+|stderr(@\d+)?|reward|questions|truncated|no_answer|not_scored")
+_IDENTITY = ("name", "step", "data", "questions", "samples", "temperature", "depth", "cache", "depth_tolerance")
+_FIGURES = re.compile(r"pass@\d+|stderr(@\d+)?|reward|questions|truncated|no_answer|not_scored|mean_depth")
 WHOLE = "all"
 
 
@@ -42,7 +42,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of evals.jsonl as lines of the table: each one's whole, and then its parts by level and subject."""
     found = []
     for row in rows:
-        about = {key: row.get(key) for key in ("name", "step", "data", "depth")}
+        about = {key: row.get(key) for key in ("name", "step", "data", "depth", "cache")}
         sampling = {key: row.get(key) for key in ("samples", "temperature")}
         parts = [(WHOLE, row)]
         for by in sorted(key for key in row if key.startswith("by_")):
@@ -100,7 +100,7 @@ _CAPTION = (
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
-    """Columns of cells; name, part, depth, recurrences and not scored only where they tell something.
+    """Columns of cells; name, part, depth, cache, recurrences and not scored only where they tell something.
 
     Beside pass@1 there is pass@8, and what a row with other samples has most: pass@4 of 4, pass@16 of 16.
     """
@@ -111,6 +111,7 @@ def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
         "data": [str(row["data"]) for row in rows],
         "part": [row["part"] for row in rows],
         "depth": [_cell(row, "depth", "d") for row in rows],
+        "cache": [row.get("cache") or "–" for row in rows],
         "recurrences": [_cell(row, "mean_depth", ".2f") for row in rows],
         "questions": [_cell(row, "questions", "d") for row in rows],
         "samples": [_cell(row, "samples", "d") for row in rows],
@@ -127,6 +128,8 @@ def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
         del columns["part"]
     if len({row.get("depth") for row in rows}) < 2:
         del columns["depth"]
+    if all(row.get("cache") in (None, "full") for row in rows):
+        del columns["cache"]
     if all(_value(row, "mean_depth") in (None, row.get("depth")) for row in rows):
         del columns["recurrences"]
     if not any(_value(row, "not_scored") for row in rows):

@@ -230,7 +230,8 @@ def _evaluate(
     )
     bar.remove_task(shown)
     depth = recipe.model.depth or trainer.looped.config.depth
-    return record_evaluation(run, trainer.step, task.data, result, {"depth": depth})
+    about = {"depth": depth, "cache": sampling.cache, "depth_tolerance": sampling.tolerance}
+    return record_evaluation(run, trainer.step, task.data, result, about)
 
 
 def _write_completions(
