@@ -92,7 +92,19 @@ def test_bad_arguments_end_with_code_2(argv, capsys):
 
 
 def test_every_verb_teaches_with_an_example(capsys):
-    for verb in ("train", "pretrain", "retrofit", "sft", "eval", "report", "bench update", "inspect", "convert", "recipes", "submit"):
+    for verb in (
+        "train",
+        "pretrain",
+        "retrofit",
+        "sft",
+        "eval",
+        "report",
+        "bench update",
+        "inspect",
+        "convert",
+        "recipes",
+        "submit",
+    ):
         with pytest.raises(SystemExit) as stopped:
             main([*verb.split(), "--help"])
         assert stopped.value.code == 0
