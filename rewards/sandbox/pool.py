@@ -7,14 +7,13 @@ import queue
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, TypeVar
 
 from rewards.sandbox.launch import Bubblewrap, Plain
+from rewards.sandbox.scratch import ScratchFolder
 from rewards.sandbox.wire import UNBOUNDED, decode
 from rewards.sandbox.worker import Job, Limits, SandboxError, Worker
 
@@ -71,7 +70,7 @@ class Pool:
     def __init__(self, launcher: Launcher | None = None, workers: int | None = None):
         if sys.platform != "linux":
             raise SandboxError(f"programs can be contained on Linux only, not on {sys.platform}")
-        self._folder = Path(tempfile.mkdtemp(prefix="loop-rl-sandbox-"))
+        self._scratch = ScratchFolder()
         self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[Worker], Any]] | None] = queue.SimpleQueue()
         self._most = workers or len(os.sched_getaffinity(0))
         self._workers: list[Worker] = []
@@ -119,7 +118,7 @@ class Pool:
             self._tasks.put(None)
         for thread in self._threads:
             thread.join(timeout=10)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.remove()
         atexit.unregister(self.close)
 
     def _work(self, worker: Worker) -> None:
@@ -147,14 +146,14 @@ class Pool:
                 return wrapped, describe(wrapped, self._canary(wrapped))
             except (OSError, subprocess.SubprocessError, SandboxError) as error:
                 without = f"bubblewrap does not work here ({error})"
-        plain = Plain(self._folder)
+        plain = Plain(self._scratch.path)
         return plain, f"{describe(plain, self._canary(plain))}; {without}"
 
     def _canary(self, launcher: Launcher) -> dict[str, bool]:
         """Run a program with a known answer; returns what it was refused."""
-        probe = self._folder / "probe"
+        probe = self._scratch.path / "probe"
         probe.touch()
-        arguments = marshal.dumps((str(probe), str(self._folder), os.getpid()), 2)
+        arguments = marshal.dumps((str(probe), str(probe.parent), os.getpid()), 2)
         outputs: list[bytes] = []
 
         def keep(index: int, kind: bytes, payload: bytes) -> bool:
@@ -176,6 +175,8 @@ class Pool:
 
 def describe(launcher: Launcher, refused: dict[str, bool]) -> str:
     """One line: how programs are contained, and what of it is missing."""
-    by = "in bubblewrap's namespaces" if isinstance(launcher, Bubblewrap) else "by seccomp and Landlock"
+    by = "in bubblewrap's namespaces and under seccomp" if isinstance(launcher, Bubblewrap) else "under seccomp"
+    if isinstance(launcher, Plain) and refused["read"]:
+        by += " and Landlock"
     missing = [name for kind, name in _REFUSALS.items() if not refused[kind]]
     return f"programs run {by}" + (f", NOT kept from {' or '.join(missing)}" if missing else "")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rewards.mbpp_squares import MODES
+from tests.rewards.mbpp_squares import MODES, make_pool
 from tests.rewards.test_mbpp_hostile import sessions
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,8 @@ def test_the_sandbox_dies_with_its_parent(mode, tmp_path):
     body = (
         f"import threading, time\nthreading.Thread(target=score, args=([{program!r}] * 2,), daemon=True).start()\n"
         "while not all(w._running and w._spare for w in pool._workers) or not pool._workers: time.sleep(0.05)\n"
-        "print(*[p.popen.pid for w in pool._workers for p in (w._running, w._spare)], flush=True)\ntime.sleep(1000)"
+        "pids = [process.popen.pid for w in pool._workers for process in (w._running, w._spare)]\n"
+        "print(pool._scratch.path, *pids, flush=True)\ntime.sleep(1000)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", script(body), mode, str(tmp_path)],
@@ -81,7 +82,8 @@ def test_the_sandbox_dies_with_its_parent(mode, tmp_path):
         text=True,
     )
     try:
-        pids = {int(pid) for pid in parent.stdout.readline().split()}
+        folder, *numbers = parent.stdout.readline().split() or [""]
+        pids = set(map(int, numbers))
         if not pids and "Skipped" in parent.communicate()[1]:
             pytest.skip("bubblewrap does not work here")
         assert len(pids) == 4 and pids <= sessions()
@@ -92,6 +94,8 @@ def test_the_sandbox_dies_with_its_parent(mode, tmp_path):
     while sessions() & pids and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not sessions() & pids
+    make_pool("plain", tmp_path).close()
+    assert not Path(folder).exists()  # the next pool has removed what the killed one could not
 
 
 def test_it_works_in_a_ray_actor(tmp_path):
