@@ -14,7 +14,6 @@ data="${2:-}"
 steps="${STEPS:-60}"
 mkdir -p "$folder"
 if [ -n "$data" ]; then text=(--data gsm8k --data-folder "$data"); else text=(--data arithmetic); fi
-measure=(--rows 2 --length 64 --threads 1 "${text[@]}")
 
 echo "== the ordinary model"
 if [ ! -f "$folder/source/config.json" ]; then
@@ -26,14 +25,14 @@ echo "== cut into prelude, core and coda; layers 12, 13, 18 and 19 left out"
 [ -d "$folder/looped" ] || loop-rl retrofit "$folder/source" "$folder/looped" \
     --prelude 0-11 --core 14-17 --coda 20-29 --depth 4 --rows 8 --length 128 --threads 1 "${text[@]}"
 echo "== before healing"
-loop-rl diagnose "$folder/looped" "${measure[@]}" --out "$folder/before"
+.venv/bin/python scripts/by_depth.py "$folder/looped" ${data:+"$data"}
 
 echo "== healing"
 [ -f "$folder/text.txt" ] || .venv/bin/python scripts/healing_text.py "$folder/text.txt" ${data:+"$data"}
 [ -d "$folder/healed/model" ] || loop-rl sft sft_heal --set model.path="$folder/looped" data.name="$folder/text.txt" \
     run.folder="$folder" run.name=healed train.max_steps="$steps" train.threads=1
 echo "== after healing"
-loop-rl diagnose "$folder/healed/model" "${measure[@]}" --out "$folder/after"
+.venv/bin/python scripts/by_depth.py "$folder/healed/model" ${data:+"$data"}
 
 echo "== a sentence of the healed model, read from its folder"
 .venv/bin/python - "$folder/healed/model" <<'PY'
