@@ -48,7 +48,7 @@ print(tokenizer.decode(written, skip_special_tokens=True))
 PY
 
 echo "== two RL steps"
-[ -d "$folder/rl" ] || loop-rl train quickstart_reuse_neumann4 --set model.path="$folder/healed/model" \
+[ -d "$folder/rl" ] || loop-rl train quickstart_reuse_neumann4 --set model.path="$folder/healed/model" model.depth=4 \
     run.folder="$folder" run.name=rl run.max_steps=2 run.threads=1 data.train_size=16 data.eval_size=4 eval.samples=2 \
     rollout.num_generations=4 rollout.prompts_per_step=2 rollout.max_completion_length=24 \
     learner.per_device_train_batch_size=4 optim.learning_rate=1e-6
