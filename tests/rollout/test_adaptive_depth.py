@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import collate, samples_of
@@ -104,3 +105,19 @@ def test_floor_and_cap():
     assert (used == 3).all()
     used = np.concatenate(depths_of(tiny_rollouts(model, tolerance=1e-12)))
     assert (used == 5).all()
+
+
+def test_the_cost_of_a_reuse_update_does_not_depend_on_the_depth_used():
+    """Matrix products of scoring and backward, by torch's counter: the same at any depth; a replay's grow with it."""
+    model = tiny_model(depth=12)
+
+    def flops(estimator, depth):
+        rollouts = tiny_rollouts(model, tolerance=1e-12, depth=depth)
+        batch = collate(samples_of(rollouts, torch.ones(3, 4)), with_states=True)
+        with FlopCounterMode(display=False) as counter:
+            score(model, batch, parse_estimator(estimator), 1.0).logps[batch.mask].sum().backward()
+        return counter.get_total_flops() / batch.input_ids.numel()
+
+    reuse, replay = ([flops(name, depth) for depth in (2, 12)] for name in ("reuse_neumann4", "full_bptt"))
+    assert reuse[0] == pytest.approx(reuse[1], rel=0.1)  # the completions' lengths differ a little
+    assert replay[1] > 3 * replay[0]
