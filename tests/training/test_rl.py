@@ -194,7 +194,7 @@ def test_several_rewards_on_several_sets(model_folder: Path, tmp_path: Path) -> 
 def test_what_is_not_scored_is_in_no_figure_and_a_group_without_scores_has_no_signal() -> None:
     values = [[1.0, None, 0.0, 0.0], [None] * 4, [1.0, 1.0, None, 1.0]]
     scores = [Scores(group, {"x": group}, [None] * 4, [None] * 4, 0.0) for group in values]
-    completion = SimpleNamespace(token_ids=[1, 2], finish_reason="stop", depths=None, depth=4)
+    completion = SimpleNamespace(token_ids=[1, 2], finish_reason="stop", mean_depth=4.0)
     rollouts = [SimpleNamespace(completions=[completion] * 4, version=0)] * 3
     rewards = _matrix(values)
     row = _reward_metrics(rewards, scores, rollouts)
