@@ -4,7 +4,8 @@ What is read, in this order:
 
 1. The last `\boxed{...}` decides alone: it must hold the letter, bare or dressed (`(C)`, `\text{C}`, `C) 12`). A box
    that is never closed is a cut-off answer.
-2. Without a box, the last `#### C`, `answer is C`, `answer: C`, `answer = C` or `C is the answer`.
+2. Without a box, the last `#### C`, `<answer>C`, `answer is C`, `answer: C`, `answer = C`, `correct choice is C` or
+   `C is the answer`.
 3. Without that, a letter at the text's end, else the last that stands in parentheses, `(C)`, alone on its line, or
    behind `option` or `choice`.
 
@@ -19,13 +20,14 @@ from typing import Any
 from rewards.math_extract import last_box
 from rewards.text import completion_text
 
-_DRESS = r"(?:[\s*_$`:]|\\[(\[]|\\(?:text|textbf|mathrm|mathbf)\{|(?:the|option|choice|letter)\b){0,12}+"
+_DRESS = r"(?:[\s*_$`:\[\"“]|\\[(\[]|\\(?:text|textbf|mathrm|mathbf)\{|(?:the|option|choice|letter)\b){0,12}+"
 # exactly one group of a match holds its letter, which is no part of a word or an expression
 _LETTER = r"(?:\(([A-Ea-e])\)|\(?([A-E]))(?![A-Za-z0-9'’^_=+])(?!\s{0,3}[-+*/=<>^]\s{0,3}[A-Za-z0-9(])"
 _NO_ARTICLE = r"(?<!A)|(?<=A)(?=\s*(?:[).,:;*$}\]!_`\\]|\Z)|[^\S\n]*\n)"
 _ONE = rf"{_LETTER}(?:{_NO_ARTICLE})"
 _BOXED = re.compile(rf"{_DRESS}{_ONE}\s*(?:[).:}}*$\\].*)?", re.DOTALL)
-_MARK = r"####(?!#)|(?i:\banswers?)[*_]{0,3}\s{0,8}+(?:(?i:is|are)\b|[-:=–])"
+_CORRECT = r"(?i:\b(?:correct|right|best) (?:option|choice)(?: is\b|[*_]{0,3}:))"
+_MARK = rf"####(?!#)|<answer>|{_CORRECT}|" + r"(?i:\banswers?)[*_]{0,3}\s{0,8}+(?:(?i:is|are)\b|[-:=–])"
 _VERDICT = r"\s(?i:is (?:the )?(?:correct |right )?(?:answer|choice|option)|is correct)\b"
 _MARKED = re.compile(rf"(?:{_MARK})(?i:{_DRESS}){_ONE}|(?<![^\s(])\(?([A-E])\)?(?={_VERDICT})")
 _ALONE = re.compile(

@@ -44,6 +44,8 @@ _UNICODE = str.maketrans(
         **{"∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "°": r"^\circ ", "′": "'"},
         **{"⟨": "\\langle ", "⟩": "\\rangle ", "％": "%", "＝": "=", "，": ",", "（": "(", "）": ")"},
         **{"¼": r"\frac{1}{4}", "½": r"\frac{1}{2}", "¾": r"\frac{3}{4}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}"},
+        **{"⅛": r"\frac{1}{8}", "⅜": r"\frac{3}{8}", "⅝": r"\frac{5}{8}", "⅞": r"\frac{7}{8}", "⅙": r"\frac{1}{6}"},
+        **{"⅕": r"\frac{1}{5}", "⅖": r"\frac{2}{5}", "⅗": r"\frac{3}{5}", "⅘": r"\frac{4}{5}", "⅚": r"\frac{5}{6}"},
         **{"²": "^{2}", "³": "^{3}", "⁴": "^{4}", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u200b": ""},
     }
 )
@@ -94,10 +96,11 @@ _REPEATING = r"(?P<whole>\d*)\.(?P<head>\d*)\\(?:overline|bar)\s?\{(?P<period>\d
 _SCAN = (
     rf"(?P<repeating>{_REPEATING})|(?P<grouped>(?:{_SEPARATED}|{_BLANKS}@COMMAS){_TAIL})|(?P<number>{_NUMBER})"
     r"|(?P<degree>\^\s?(?:\{\s?\\(?:circ|degree)\s?\}|\\(?:circ|degree)(?![A-Za-z]))|\\degree(?![A-Za-z]))"
-    r"|(?P<space>\s+|\\[ ,;:!>]|~|&nbsp;)"
+    r"|(?P<space>\s+|\\(?:[\s,;:!>]|\Z)|~|&nbsp;)"
     r"|(?P<command>\\[A-Za-z]+)|(?P<word>[A-Za-z]+)|(?P<row>\\\\(?:\[[^\]]{0,20}\])?)|(?P<escaped>\\[{}%$|#&_])"
     r"|(?P<op><=|>=|!=|\*\*|[-+*/^_(){}\[\]|!=<>,.;:'&])|(?P<percent>%)|(?P<money>[$€£¥₹¢])"
 )
+_ROOT = re.compile(r"√ ?(\d+(?:\.\d+)?)")  # the sign reaches over a whole number, as \sqrt does not
 _OUTSIDE = re.compile(_SCAN.replace("@COMMAS", f"|{_COMMAS}"))
 _INSIDE = re.compile(_SCAN.replace("@COMMAS", ""))
 
@@ -108,7 +111,7 @@ def tokenize(text: str) -> list[Token]:
     Raises:
         Unreadable: a character or command that isn't known, or a number that is too long.
     """
-    text = text.translate(_UNICODE).strip()
+    text = _ROOT.sub(r"\\sqrt{\1}", text).translate(_UNICODE).strip()
     tokens: list[Token] = []
     position = depth = 0
     while position < len(text):

@@ -4,8 +4,9 @@ r"""Which part of a completion is its answer. Linear in the length of the text; 
    a cut-off answer, and there is none. A box inside closed boxes is widened to the outermost, and the commands dropped;
    inside one that is never closed it is cut off too, unless a line, a sentence or a formula ended in between.
    Without braces, `\boxed 5`, it reaches to the end of the formula, the line or the sentence.
-2. Without any box, the last `answer is`, `answer:` or `answer =`: the formula that follows at once (several, where they
-   are joined by commas, "and" or "or"), else the words up to the end of the sentence, line, or a "because".
+2. Without any box, the last `answer is`, `answer:`, `answer =` or `<answer>`: the formula that follows at once
+   (several, where they are joined by commas, "and" or "or"), else the words up to the end of the sentence, line or
+   tag, or a "because".
 3. Without that, the last formula, `$...$`, `$$...$$`, `\(...\)` or `\[...\]`; a display that is never closed is a
    cut-off answer. Inside `$`, TeX's neighbours decide, so that `costs $5` opens no formula: an opening dollar stands
    before something, a closing one behind something and not before a digit.
@@ -23,13 +24,13 @@ _BRACES = re.compile(rf"(?P<box>{_BOX}\s{{0,40}}+)|\\.|(?P<brace>[{{}}])", re.DO
 _UNBRACED_END = re.compile(r"\$|\\[)\]]|\n|[.](?=\s|\Z)")
 _BREAK = re.compile(r"\n|\$|\\[()\[\]]|[.!?]\s")
 _INNER_BOX = re.compile(_BOX)
-_PHRASE = re.compile(r"(?i:\banswers?)[*_]{0,3}\s{0,8}+(?:(?i:is|are)\b|[:=])[*_]{0,3}")
+_PHRASE = re.compile(r"(?i:\banswers?)[*_]{0,3}\s{0,8}+(?:(?i:is|are)\b|[:=])[*_]{0,3}|<answer>")
 _FILLER = re.compile(
     r"(?:[\s:*_]|(?i:therefore|thus|hence|then|simply|just|exactly|indeed|clearly|given by|equal to)\b){0,40}+"
 )
 _JOINT = re.compile(r"\s{0,8}+(?:,?\s{0,8}+(?:and|or)\b|,)\s{0,8}+")
 _SENTENCE_END = re.compile(
-    r"\n|[.!?](?=\s|\Z)|[,;]?\s+(?:because|since|which|where|when|as|so|if|for|hence|thus|after|given)\b"
+    r"\n|</answer>|[.!?](?=\s|\Z)|[,;]?\s+(?:because|since|which|where|when|as|so|if|for|hence|thus|after|given)\b"
 )
 _DELIMITER = re.compile(r"\\[()\[\]]|\\.|\$\$?", re.DOTALL)
 _CLOSING = {"$": "$", "$$": "$$", "\\(": "\\)", "\\[": "\\]"}

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 from loop_rl.data.examples import Row
 from loop_rl.errors import UserError
+
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def find_file(folder: Path, name: str) -> Path | None:
@@ -71,6 +74,8 @@ def _lines(path: Path, text: str) -> Iterator[tuple[str, Any]]:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{place}: not JSON ({error}); each line must be one JSON object") from None
+        if _ESCAPED_SURROGATE.search(line):
+            _refuse_surrogates(place, value)
         yield place, value
 
 
@@ -81,5 +86,16 @@ def _list_items(path: Path, text: str) -> Iterator[tuple[str, Any]]:
         raise UserError(f"{path}: not JSON ({error}); it must be one JSON list of objects") from None
     if not isinstance(values, list):
         raise UserError(f"{path}: a JSON list of objects is needed, got {type(values).__name__}")
+    suspect = _ESCAPED_SURROGATE.search(text)
     for number, value in enumerate(values, start=1):
+        if suspect:
+            _refuse_surrogates(f"{path}, item {number}", value)
         yield f"{path}, item {number}", value
+
+
+def _refuse_surrogates(place: str, value: Any) -> None:
+    """Half of a surrogate pair is JSON, but no text: nothing can tokenize or write it."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{place}: a text has half a character ({error.object[error.start]!a})") from None

@@ -36,7 +36,7 @@ def load_reward(name: str) -> RewardFunction:
         sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # importing runs the user's module, which may fail in any way
+    except (Exception, SystemExit) as error:  # importing runs the user's module, which may fail in any way
         raise UserError(f"reward.name: can't import {module_name} for {name} ({cause_of(error)})") from error
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -91,7 +91,7 @@ def score(
         raise UserError(message) from error
     try:
         rewards = [None if reward is None else float(reward) for reward in rewards]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"the reward function {name} must return numbers or None ({error})") from error
     reasons = [str(reason) for reason in extra["reason"]] if "reason" in extra else None
     for what, values in (("rewards", rewards), ("reasons", reasons)):

@@ -141,6 +141,8 @@ def test_line_separators_and_byte_order_mark_inside_a_row(tmp_path):
         ({"question": 3, "answer": "3"}, "question must be"),
         ([1, 2], "got list"),
         ("{'question': 1}", "not JSON"),
+        ('{"question": "How \\ud83d?", "answer": "3"}', "half a character"),
+        ('{"question": "How?", "answer": "3", "tags": ["\\uDC00"]}', "half a character"),
     ],
 )
 def test_a_bad_row_is_refused_by_file_and_number(tmp_path, row, words):

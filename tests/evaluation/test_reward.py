@@ -16,7 +16,13 @@ EXAMPLES = [Example("p", "7", 0, {"level": 2}), Example("q", "8", 1, {"level": 5
 
 @pytest.mark.parametrize(
     ("returned", "message"),
-    [([1.0], "1 rewards for 2"), ([1.0, float("nan")], "None for what"), (["x", 1], "numbers"), (None, "numbers")],
+    [
+        ([1.0], "1 rewards for 2"),
+        ([1.0, float("nan")], "None for what"),
+        (["x", 1], "numbers"),
+        ([10**400, 1], "numbers"),
+        (None, "numbers"),
+    ],
 )
 def test_bad_rewards_are_errors_and_not_zeros(returned, message):
     with pytest.raises(UserError, match=message):
@@ -74,12 +80,14 @@ def test_a_column_that_is_not_there_is_named_before_anything_is_sampled():
 def test_rewards_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_reward_of_test.py").write_text("def f(completions, **columns): return [1.0] * len(completions)\n")
+    (tmp_path / "leaving_reward_of_test.py").write_text("raise SystemExit(0)\n")
     assert load_reward("gsm8k") is gsm8k_reward
     assert load_reward("gsm8k_strict") is gsm8k_strict_reward
     assert load_reward("own_reward_of_test:f")(completions=["a"]) == [1.0]
     for name, message in [
         ("own_reward_of_test:g", "no function g"),
         ("no_such_module_here:f", "can't import no_such_module_here"),
+        ("leaving_reward_of_test:f", r"can't import leaving_reward_of_test .*SystemExit: 0"),
         ("gsm9k", "unknown reward"),
     ]:
         with pytest.raises(UserError, match=message):

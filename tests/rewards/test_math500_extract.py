@@ -62,6 +62,8 @@ from rewards.math_extract import extract_answer
         ("The answers are $7$ and $-7$.", "7 , -7"),
         ("The answer is $7$, $8$, or $9$ of 10", "7 , 8 , 9"),
         ("The answer is 1. No, the answer is 2", "2"),
+        ("Half of $26$.\n<answer>13</answer> $x$", "13"),
+        ("<answer>\n$\\frac57$\n</answer>", "\\frac57"),
         ("The answer is $18.90", "$18.90"),
         ("Answer: B", "B"),
         ("The answer is \\[ 7", None),
