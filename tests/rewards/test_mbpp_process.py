@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rewards.sandbox.launch import INSIDE
+from rewards.sandbox.scratch import end_orphans
 from tests.rewards.mbpp_squares import MODES, make_pool
 from tests.rewards.test_mbpp_hostile import sessions
 
@@ -126,3 +128,28 @@ def test_a_parent_that_ignores_its_childrens_end(mode, tmp_path):
     body += f"print(score([{RIGHT!r}, 'import os; os._exit(3)'] * 3), time.monotonic() - began < 10)"
     results = [(1.0, "correct"), (0.0, "wrong: its process ended")] * 3
     assert run_script(mode, tmp_path, body) == f"{results} True"
+
+
+def test_processes_that_a_killed_parent_left_halted_are_ended():
+    """One that looks like bubblewrap's, orphaned: ended; the same with its parent alive: not."""
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)", "--ro-bind", str(INSIDE), "/inside"]
+    start = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL).pid)"
+    orphan = Path("/proc") / subprocess.check_output([sys.executable, "-c", start, *sleeper], text=True).strip()
+
+    def state() -> list[str]:
+        """How it is, and its parent."""
+        try:
+            return (orphan / "stat").read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            return ["gone"]
+
+    if "python" in Path("/proc/1/comm").read_text() or state()[-1] != "1":
+        pytest.skip("orphans don't go to process 1 here, or it is a Python")
+    kept = subprocess.Popen(sleeper)
+    try:
+        assert end_orphans() >= 1
+        time.sleep(0.2)
+        assert state()[0] in ("gone", "Z") and kept.poll() is None
+    finally:
+        kept.kill()
+        kept.wait()
