@@ -32,7 +32,7 @@ def recipe_argument(parser: argparse.ArgumentParser) -> None:
 def set_argument(parser: argparse.ArgumentParser) -> None:
     """--set KEY=VALUE ..."""
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="replace a key of the recipe; may be repeated"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="replace keys of the recipe, one or more"
     )
 
 

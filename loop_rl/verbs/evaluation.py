@@ -39,9 +39,11 @@ def register(verbs: Any) -> None:
         "report",
         run_report,
         "Compare runs: what they learned, what an update cost; of pretraining, their fixed points.",
-        "report runs/* --plot all.png",
+        "report runs/my_* --plot all.png",
     )
-    report.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or folders of run folders")
+    report.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run folders, or folders of them; all of RL, or all of pretraining"
+    )
     report.add_argument(
         "--evals", action="store_true", help="every evaluation in the folders instead, also of models (evals/MODEL)"
     )

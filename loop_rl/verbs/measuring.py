@@ -67,8 +67,11 @@ def register(verbs: Any) -> None:
     _sizes(prefill, batch=(8, "prompts"), length=(1024, "tokens of a prompt"))
     prefill.add_argument("--data", default="arithmetic", metavar="NAME", help="text that the loss is taken on")
     prefill.add_argument("--data-folder", metavar="FOLDER", help="local data sets (otherwise LOOP_RL_DATA)")
+    decode.add_argument("model", metavar="MODEL", help="a run folder, a model's folder or hub id, or embedded")
+    prefill.add_argument(
+        "model", metavar="MODEL", help="a run of loop-rl distill, or a folder with a model and its student"
+    )
     for parser in (decode, prefill):
-        parser.add_argument("model", metavar="MODEL", help="a run folder, a model's folder or hub id, or embedded")
         parser.add_argument("--depth", type=positive, help="recurrences; by default the model's own")
         _sizes(parser, runs=(5, "timed repetitions of each"))
         parser.add_argument("--threads", type=positive, help="CPU threads; by default torch's choice")
