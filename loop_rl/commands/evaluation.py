@@ -90,7 +90,10 @@ def resolve(target: Target, data: str | None, overrides: Sequence[str]) -> Recip
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "eval.yaml"
         file.write_text(yaml.safe_dump(values))
-        return load_recipe(file, overrides)
+        try:
+            return load_recipe(file, overrides)
+        except UserError as error:  # of a file that the user has never seen
+            raise UserError(str(error).removeprefix(f"{file}: ")) from None
 
 
 def run_eval(

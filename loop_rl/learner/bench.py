@@ -184,8 +184,10 @@ def bench_update(
 
     Raises:
         ValueError: a method is no estimator's name.
-        UserError: the width is no multiple of 64.
+        UserError: the width is no multiple of 64; a single row.
     """
+    if batch < 2:
+        raise UserError("batch must be at least 2: one row's advantage over the batch's mean is 0, and so its gradient")
     if width % HEAD_DIM or width < HEAD_DIM:
         raise UserError(f"width {width} must be a multiple of {HEAD_DIM}, the size of a head")
     names = list(dict.fromkeys((BASELINE, *methods)))

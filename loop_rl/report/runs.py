@@ -84,7 +84,10 @@ def is_number(value: Any) -> bool:
 
 
 def run_folders(folders: Sequence[str | Path]) -> list[Path]:
-    """Each run folder; a folder of run folders stands for all of them. Raises UserError where there is none."""
+    """Each run folder; a folder of run folders stands for all of them. Raises UserError where there is none.
+
+    An empty folder is what a run that failed at its start may leave: it is passed over.
+    """
     found: dict[Path, Path] = {}
     for folder in map(Path, folders):
         if not folder.is_dir():
@@ -93,8 +96,13 @@ def run_folders(folders: Sequence[str | Path]) -> list[Path]:
             found.setdefault(folder.resolve(), folder)
             continue
         inside = sorted(path.parent for path in folder.glob("*/recipe.yaml"))
+        if not inside and len(folders) > 1 and not any(folder.iterdir()):
+            continue
         if not inside:
-            raise UserError(f"{folder} is not a run folder: neither it nor a folder in it has a recipe.yaml")
+            raise UserError(
+                f"{folder} is not a run folder: neither it nor a folder in it has a recipe.yaml"
+                f"{'; --evals shows evaluations of models' if (folder / 'evals.jsonl').is_file() else ''}"
+            )
         for run in inside:
             found.setdefault(run.resolve(), run)
     if not found:

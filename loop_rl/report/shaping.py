@@ -29,10 +29,16 @@ _CAPTION = (
 )
 
 
-def is_pretraining(folder: str | Path) -> bool:
-    """Whether the first run in the folder was made by `loop-rl pretrain`."""
-    recipe = _recipe(run_folders([folder])[0])
-    return "prior" in recipe and "learner" not in recipe
+def by_kind(folders: Sequence[str | Path]) -> dict[str, list[Path]]:
+    """The run folders by what made them: train, pretrain, or other, which no table compares."""
+    kinds: dict[str, list[Path]] = {"train": [], "pretrain": [], "other": []}
+    for folder in run_folders(folders):
+        recipe = _recipe(folder)
+        kind = "train" if "learner" in recipe else "other"
+        if "prior" in recipe and "path" not in (recipe.get("model") or {}):
+            kind = "pretrain"
+        kinds[kind].append(folder)
+    return kinds
 
 
 def shaping(folders: Sequence[str | Path]) -> list[dict[str, Any]]:
@@ -42,8 +48,6 @@ def shaping(folders: Sequence[str | Path]) -> list[dict[str, Any]]:
     """
     arms: dict[str, list[dict[str, float]]] = {}
     for folder in run_folders(folders):
-        if not is_pretraining(folder):
-            raise UserError(f"{folder} is no run of loop-rl pretrain; report on runs of one kind at a time")
         arms.setdefault(_SEED.sub("", folder.name), []).append(_figures(folder))
     return [
         {"arm": arm, "seeds": len(runs)}

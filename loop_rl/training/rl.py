@@ -27,7 +27,7 @@ from loop_rl.rollout.pool import RolloutPool
 from loop_rl.rollout.record import Rollout
 from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint, save_checkpoint
 from loop_rl.training.mirror import Mirror, mirrored
-from loop_rl.training.run_folder import drop_rows_after, environment, progress_bar, stop_requests
+from loop_rl.training.run_folder import drop_rows_after, environment, holds_a_run, progress_bar, stop_requests
 from loop_rl.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -267,7 +267,7 @@ def _write_completions(
 def _check_run_folder(run: Path, recipe: Recipe, resume: bool) -> Path | None:
     """The checkpoint to go on from, or None for a start; UserError for a folder in use or a changed recipe."""
     if not resume:
-        if run.exists() and any(run.iterdir()):
+        if holds_a_run(run):
             raise UserError(f"{run} already holds a run: --resume goes on with it, --set run.name=... starts another")
         return None
     if not (run / "recipe.yaml").is_file():

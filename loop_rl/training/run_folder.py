@@ -17,6 +17,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import loop_rl
 from loop_rl.errors import UserError
 
+# What a run writes before its first step: a folder that has nothing else holds no run yet.
+_BEFORE_THE_FIRST_STEP = {"recipe.yaml", "environment.json", "metrics.jsonl", "wandb"}
+
+
+def holds_a_run(run: Path) -> bool:
+    """Whether the folder has anything to lose: a run that failed before its first step has not."""
+    if not run.exists():
+        return False
+    metrics = run / "metrics.jsonl"
+    return {path.name for path in run.iterdir()} - _BEFORE_THE_FIRST_STEP != set() or (
+        metrics.is_file() and metrics.stat().st_size > 0
+    )
+
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[threading.Event]:

@@ -56,6 +56,7 @@ def sft(recipe: SftRecipe, resume: bool = False, progress: bool = True) -> Path:
         trainer.add_callback(keeper)
         if checkpoint is not None:
             keeper.take_up(checkpoint)
+        run.mkdir(parents=True, exist_ok=True)
         (run / "recipe.yaml").write_text(recipe.dump_yaml())
         (run / "environment.json").write_text(json.dumps(environment(trainer.args.device), indent=1) + "\n")
         drop_rows_after(run / "metrics.jsonl", keeper.step)

@@ -31,7 +31,14 @@ from loop_rl.training.pretrain_recipe import (
     PretrainRunSection,
     TrainSection,
 )
-from loop_rl.training.run_folder import drop_rows_after, environment, progress_bar, saved_recipe, stop_requests
+from loop_rl.training.run_folder import (
+    drop_rows_after,
+    environment,
+    holds_a_run,
+    progress_bar,
+    saved_recipe,
+    stop_requests,
+)
 from loop_rl.training.schedule import wsd_factor
 
 logger = logging.getLogger(__name__)
@@ -164,6 +171,7 @@ def train_on_text(
     trainer = make_trainer(checkpoint)
     if checkpoint is not None:
         trainer.take_up(checkpoint)
+    run.mkdir(parents=True, exist_ok=True)
     (run / "recipe.yaml").write_text(recipe.dump_yaml())
     (run / "environment.json").write_text(json.dumps(environment(trainer.device), indent=1) + "\n")
     drop_rows_after(run / "metrics.jsonl", trainer.step)
@@ -226,11 +234,10 @@ def _train(trainer: TextTrainer, run: Path, progress: bool) -> None:
 
 
 def open_run_folder(run: Path, recipe: TextRecipe, decided_by: tuple[str, ...], resume: bool) -> Path | None:
-    """Make or check the run folder; returns the checkpoint to resume from, None to start from the beginning."""
+    """Check the run folder; returns the checkpoint to resume from, None to start from the beginning."""
     if not resume:
-        if run.exists() and any(run.iterdir()):
+        if holds_a_run(run):
             raise UserError(f"{run} already holds a run; resume it, delete it, or set another run.name")
-        run.mkdir(parents=True, exist_ok=True)
         return None
     if not (run / "recipe.yaml").is_file():
         raise UserError(f"there is no run to resume in {run}; check run.folder and run.name, or start without resuming")

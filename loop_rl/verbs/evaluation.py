@@ -77,9 +77,9 @@ def run_eval(arguments: argparse.Namespace) -> None:
 
 def run_report(arguments: argparse.Namespace) -> None:
     from loop_rl.report import (
+        by_kind,
         comparison,
         evaluations,
-        is_pretraining,
         plot,
         render,
         render_evaluations,
@@ -87,15 +87,25 @@ def run_report(arguments: argparse.Namespace) -> None:
         shaping,
     )
 
-    if arguments.evals or is_pretraining(arguments.runs[0]):
+    kinds = None if arguments.evals else by_kind(arguments.runs)
+    if kinds is None or not kinds["train"]:
         for option in ("baseline", "plot"):
             if getattr(arguments, option) is not None:
                 raise UserError(f"--{option} belongs to the comparison of runs of RL; leave it out")
-        if arguments.evals:
-            print(render_evaluations(evaluations(arguments.runs), arguments.format), end="")
-        else:
-            print(render_shaping(shaping(arguments.runs), arguments.format), end="")
+    if kinds is None:
+        print(render_evaluations(evaluations(arguments.runs), arguments.format), end="")
         return
-    print(render(comparison(arguments.runs, arguments.baseline), arguments.format), end="")
+    runs = kinds["train"] or kinds["pretrain"]
+    if not runs:
+        raise UserError(
+            "no run of loop-rl train or pretrain in these folders; --evals shows evaluations of models"
+        )
+    left_out = sorted(str(run) for some in kinds.values() if some is not runs for run in some)
+    if left_out:
+        print(f"loop-rl: not runs of the same kind, left out: {', '.join(left_out)}", file=sys.stderr)
+    if not kinds["train"]:
+        print(render_shaping(shaping(runs), arguments.format), end="")
+        return
+    print(render(comparison(runs, arguments.baseline), arguments.format), end="")
     if arguments.plot is not None:
-        print(f"plot: {plot(arguments.runs, arguments.plot, arguments.baseline)}", file=sys.stderr)
+        print(f"plot: {plot(runs, arguments.plot, arguments.baseline)}", file=sys.stderr)

@@ -55,3 +55,15 @@ def test_the_command_knows_the_kind_of_run(tmp_path, capsys):
     (tmp_path / "pln5_seed0" / "diagnosis.json").write_text("{}")
     with pytest.raises(UserError, match="make it again"):
         shaping([tmp_path])
+
+
+def test_runs_of_other_kinds_are_left_out_and_named(tmp_path, capsys):
+    make(tmp_path, "pln5_seed0", 1.0, 0.01)
+    (tmp_path / "fine_tuned").mkdir()
+    (tmp_path / "fine_tuned" / "recipe.yaml").write_text("model: {path: m}\nprior: {mean: 4}\n")
+    (tmp_path / "failed_at_start").mkdir()
+    assert main(["report", *(str(folder) for folder in sorted(tmp_path.iterdir()))]) == 0
+    captured = capsys.readouterr()
+    assert "pln5" in captured.out and "left out" in captured.err and "fine_tuned" in captured.err
+    assert main(["report", str(tmp_path / "fine_tuned")]) == 2
+    assert main(["report", str(tmp_path / "failed_at_start")]) == 2

@@ -216,3 +216,19 @@ def test_the_shipped_recipe_loads():
     assert load_tokenizer(recipe.data.tokenizer).vocab_size <= recipe.model.vocab_size
     assert 1 < recipe.prior.mean < recipe.prior.cap
     assert recipe.data.length <= recipe.model.max_position_embeddings
+
+
+def test_a_run_that_failed_before_its_first_update_can_be_started_again(tmp_path, monkeypatch):
+    def fail(self):
+        raise RuntimeError
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(Pretrainer, "update", fail)
+        pretrain(recipe_for(tmp_path), progress=False)
+    assert (tmp_path / "run" / "recipe.yaml").is_file()
+    pretrain(recipe_for(tmp_path, max_steps=1), progress=False)
+    with pytest.raises(UserError, match="already holds a run"):
+        pretrain(recipe_for(tmp_path), progress=False)
+    with pytest.raises(UserError):
+        pretrain(recipe_for(tmp_path, "other", data={"name": "missing.txt"}), progress=False)
+    assert not (tmp_path / "other").exists()
