@@ -97,9 +97,7 @@ def run_report(arguments: argparse.Namespace) -> None:
         return
     runs = kinds["train"] or kinds["pretrain"]
     if not runs:
-        raise UserError(
-            "no run of loop-rl train or pretrain in these folders; --evals shows evaluations of models"
-        )
+        raise UserError("no run of loop-rl train or pretrain in these folders; --evals shows evaluations of models")
     left_out = sorted(str(run) for some in kinds.values() if some is not runs for run in some)
     if left_out:
         print(f"loop-rl: not runs of the same kind, left out: {', '.join(left_out)}", file=sys.stderr)
