@@ -20,7 +20,7 @@ from typing import Any
 from rewards.math_extract import last_box
 from rewards.text import completion_text
 
-_DRESS = r"(?:[\s*_$`:\[\"“]|\\[(\[]|\\(?:text|textbf|mathrm|mathbf)\{|(?:the|option|choice|letter)\b){0,12}+"
+_DRESS = r"(?>(?:[\s*_$`:\[\"“]|\\[(\[]|\\(?:text|textbf|mathrm|mathbf)\{|(?:the|option|choice|letter)\b){0,12})"
 # exactly one group of a match holds its letter, which is no part of a word or an expression
 _LETTER = r"(?:\(([A-Ea-e])\)|\(?([A-E]))(?![A-Za-z0-9'’^_=+])(?!\s{0,3}[-+*/=<>^]\s{0,3}[A-Za-z0-9(])"
 _NO_ARTICLE = r"(?<!A)|(?<=A)(?=\s*(?:[).,:;*$}\]!_`\\]|\Z)|[^\S\n]*\n)"

@@ -33,20 +33,21 @@ from rewards.text import completion_text
 
 LONGEST_NUMBER = 100  # characters; bounds the arithmetic, since converting digits is quadratic in their count
 
-# Every quantifier below is bounded or possessive, and a failed match costs O(1) steps beyond what it consumed,
-# so that a search is linear in the length of the text.
+# Every quantifier below is bounded, possessive or in an atomic group, and a failed match costs O(1) steps beyond what it
+# consumed, so that a search is linear in the length of the text. Groups are atomic, (?>(...)*), and not possessive,
+# (...)*+, which Python before 3.11.5 matches wrongly.
 _SIGN = r"[-+\u2212\u2013]"
 _SPACE = r"[\s\u200b]{1,40}+"
 _CURRENCY = r"\\?[$£€¥₹]|USD|EUR|GBP|US(?=\$)|Rs\.?"
 _LATEX = r"\\[(\[,;! ]|\\(?:boxed|text|mathbf|textbf)\{"
 _DECORATION = rf"(?:{_SPACE}|{_CURRENCY}|{_LATEX}|[*_`'\"“”:=~≈(\[{{]|[A-Za-z]\s?=)"
 _DIGITS = r"[0-9]|[,.\u00a0\u202f\u2009](?=[0-9])|\{,\}(?=[0-9])|\\[,!](?=[0-9])"
-_TOKEN = rf"(?:[0-9]|\.(?=[0-9]))(?:{_DIGITS})*+(?:[eE][-+]?[0-9]{{1,3}}(?![0-9A-Za-z]))?+"
+_TOKEN = rf"(?:[0-9]|\.(?=[0-9]))(?>(?:{_DIGITS})*)(?>(?:[eE][-+]?[0-9]{{1,3}}(?![0-9A-Za-z]))?)"
 _FRACTION = rf"\\[dt]?frac\{{\s?(?P<over>{_SIGN}?{_TOKEN})\s?\}}\{{\s?(?P<under>{_TOKEN})\s?\}}"
 _MIXED = _FRACTION.replace("over", "over2").replace("under", "under2")
-_PREFIX = rf"{_DECORATION}{{0,24}}+(?:(?i:(?:the )?(?:final )?answer(?: is)?){_DECORATION}{{0,8}}+)?"
+_PREFIX = rf"(?>{_DECORATION}{{0,24}})(?:(?i:(?:the )?(?:final )?answer(?: is)?)(?>{_DECORATION}{{0,8}}))?"
 _NUMBER = (
-    rf"(?P<sign>{_SIGN})?(?:{_SPACE}|{_CURRENCY}){{0,3}}+(?:{_FRACTION}"
+    rf"(?P<sign>{_SIGN})?(?>(?:{_SPACE}|{_CURRENCY}){{0,3}})(?:{_FRACTION}"
     rf"|(?P<whole>{_TOKEN})(?:[ ]?(?P<vulgar>[½⅓⅔¼¾])|[ ]?{_MIXED}"
     rf"|[ ](?P<over3>[0-9]{{1,9}}+)/(?P<under3>[0-9]{{1,9}}+)|[ ]?/[ ]?(?P<divisor>{_TOKEN}))?|(?P<only>[½⅓⅔¼¾]))"
 )

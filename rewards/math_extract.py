@@ -26,7 +26,7 @@ _BREAK = re.compile(r"\n|\$|\\[()\[\]]|[.!?]\s")
 _INNER_BOX = re.compile(_BOX)
 _PHRASE = re.compile(r"(?i:\banswers?)[*_]{0,3}\s{0,8}+(?:(?i:is|are)\b|[:=])[*_]{0,3}|<answer>")
 _FILLER = re.compile(
-    r"(?:[\s:*_]|(?i:therefore|thus|hence|then|simply|just|exactly|indeed|clearly|given by|equal to)\b){0,40}+"
+    r"(?>(?:[\s:*_]|(?i:therefore|thus|hence|then|simply|just|exactly|indeed|clearly|given by|equal to)\b){0,40})"
 )
 _JOINT = re.compile(r"\s{0,8}+(?:,?\s{0,8}+(?:and|or)\b|,)\s{0,8}+")
 _SENTENCE_END = re.compile(

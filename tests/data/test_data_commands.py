@@ -49,7 +49,7 @@ def test_the_list_of_a_folder_counts_what_is_there(capsys, tmp_path, monkeypatch
     assert row(out, "math500")[4] == "hub: HuggingFaceH4/MATH-500"
     assert row(out, "svamp")[1] == "–" and "svamp.json, item 1" in row(out, "svamp")[4]
     out = run(capsys, "data", "list", "--folder", tmp_path)[1]
-    assert row(out, "math500")[1:3] == ["–", "–"] and row(out, "math500")[4].startswith("data.folder: ")
+    assert row(out, "math500")[1:3] == ["–", "–"] and row(out, "math500")[4].startswith("data.folder:")
 
 
 def test_show(capsys):

@@ -38,7 +38,7 @@ SET = NamedSet(
     fields=_fields,
     layouts=({"all": "mbpp.jsonl"},),
     rows={"all": 974},
-    sizes=(374, 500),
+    sizes=(108, 224),  # with mbpp_plus as the reward
     sha256={"mbpp.jsonl": "ccf64ceae9c5403bf50a044cb6d505bfd2a2963ee58338ba268fd65beab92a9f"},
     # In this order the rows come by task_id, as in the file.
     hub=Hub("google-research-datasets/mbpp", {"all": ("prompt", "test", "validation", "train")}, config="full"),
