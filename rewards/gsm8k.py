@@ -33,8 +33,8 @@ from rewards.text import completion_text
 
 LONGEST_NUMBER = 100  # characters; bounds the arithmetic, since converting digits is quadratic in their count
 
-# Every quantifier below is bounded, possessive or in an atomic group, and a failed match costs O(1) steps beyond what it
-# consumed, so that a search is linear in the length of the text. Groups are atomic, (?>(...)*), and not possessive,
+# Every quantifier below is bounded, possessive or in an atomic group, and a failed match costs O(1) steps beyond what
+# it consumed, so that a search is linear in the length of the text. Groups are atomic, (?>(...)*), and not possessive,
 # (...)*+, which Python before 3.11.5 matches wrongly.
 _SIGN = r"[-+\u2212\u2013]"
 _SPACE = r"[\s\u200b]{1,40}+"
