@@ -6,5 +6,4 @@ source scripts/environment.sh
 make_environment test,reasoning-gym
 # One thread: the tests' tensors are small, and threads that wait for each other cost more than they bring.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-# Two processes, a file to one of them: tests of one file may share what they made.
-exec python -m pytest -q -n "${TEST_PROCESSES:-2}" --dist loadfile "$@"
+exec python -m pytest -q "$@"
