@@ -60,12 +60,12 @@ def text_rows(data: str, folder: str | None, tokenizer: PreTrainedTokenizerBase,
     Raises UserError when the data set has too little text.
     """
     from loop_rl.data import load_dataset
+    from loop_rl.data.prompts import all_prompt_ids
     from loop_rl.training.corpus import Corpus
 
     examples = load_dataset(DataSection(name=data, folder=folder)).test
-    documents = [
-        ids[:length] for ids in tokenizer([f"{example.prompt} {example.answer}" for example in examples]).input_ids
-    ]
+    texts = [f"{example.prompt} {example.answer}" for example in examples]
+    documents = [ids[:length] for ids in all_prompt_ids(tokenizer, texts)]
     found = sum(map(len, documents))
     if found < rows * length:
         raise UserError(

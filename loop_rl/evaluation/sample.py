@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from loop_rl.data import Example
+from loop_rl.data.prompts import all_prompt_ids
 from loop_rl.evaluation.reward import RewardSpec
 from loop_rl.evaluation.scorer import Scorer
 
@@ -51,7 +52,7 @@ def sample_and_submit(
         texts[index] = tokenizer.batch_decode(ids, skip_special_tokens=True)
         tickets[index] = scorer.submit(reward, [examples[index]] * len(ids), texts[index], ids)
 
-    prompts = [tokenizer(example.prompt).input_ids for example in examples]
+    prompts = all_prompt_ids(tokenizer, [example.prompt for example in examples])
     rollouts = generate(prompts, sampling, seeds, on_group)
     if list(map(len, texts)) != [sampling.num_generations] * len(examples) or len(rollouts) != len(examples):
         raise ValueError(f"wanted {len(examples)} groups of {sampling.num_generations} completions")

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from loop_rl import arithmetic
+from loop_rl.data.prompts import all_prompt_ids
 from loop_rl.errors import UserError
 from loop_rl.learner.language import IGNORED
 
@@ -130,7 +131,7 @@ def _question_corpus(
     if not pairs:
         raise UserError("the corpus of data.name is empty")
     end = [_end_token(tokenizer)]
-    prompts = tokenizer([f"Question: {question}\nAnswer:" for question, _ in pairs]).input_ids
+    prompts = all_prompt_ids(tokenizer, [f"Question: {question}\nAnswer:" for question, _ in pairs])
     answers = tokenizer([f" {answer}" for _, answer in pairs], add_special_tokens=False).input_ids
     documents = [prompt + answer + end for prompt, answer in zip(prompts, answers, strict=True)]
     return Corpus(documents, [len(prompt) for prompt in prompts], length, loss_on, seed)
@@ -140,7 +141,7 @@ def _text_corpus(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: i
     if loss_on == "answer":
         raise UserError("data.loss_on is answer, but plain text has no answers: use all, or rows with question, answer")
     end = _end_token(tokenizer)
-    stream = [token for ids in tokenizer(texts).input_ids for token in (*ids, end)]
+    stream = [token for ids in all_prompt_ids(tokenizer, texts) for token in (*ids, end)]
     rows = [stream[start : start + length] for start in range(0, len(stream) - length + 1, length)]
     if not rows:
         raise UserError(f"the corpus of data.name has {len(stream)} tokens, fewer than data.length ({length})")

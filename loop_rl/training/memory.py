@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from loop_rl.data.prompts import all_prompt_ids
 from loop_rl.errors import UserError
 from loop_rl.fixed_point import Estimator, parse_estimator
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
@@ -94,7 +95,7 @@ def estimate(recipe: Recipe) -> Memory:
     further_tasks(recipe)
     prompts = [example.prompt for example in training_task(recipe).splits.train[:_MEASURED_PROMPTS]]
     tokenizer = load_tokenizer(recipe.model.path, config)
-    longest = max(len(ids) for ids in tokenizer(prompts).input_ids)
+    longest = max(map(len, all_prompt_ids(tokenizer, prompts)))
     return Memory(run_parts(recipe, config, longest), available_memory(), _device_available())
 
 

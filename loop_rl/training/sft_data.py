@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from loop_rl.data import default_reward, load_dataset
 from loop_rl.data.examples import Example
+from loop_rl.data.prompts import prompt_ids
 from loop_rl.errors import UserError
 from loop_rl.learner.language import IGNORED
 from loop_rl.training.corpus import load_corpus
@@ -76,7 +77,7 @@ def _pair(example: Example, tokenizer: PreTrainedTokenizerBase, chat: bool) -> t
         return _chat_pair(example, tokenizer)
     space = "" if example.prompt[-1:].isspace() else " "
     answer = tokenizer(f"{space}{example.answer}", add_special_tokens=False).input_ids
-    return tokenizer(example.prompt).input_ids, [*answer, tokenizer.eos_token_id]
+    return prompt_ids(tokenizer, example.prompt), [*answer, tokenizer.eos_token_id]
 
 
 def _chat_pair(example: Example, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:

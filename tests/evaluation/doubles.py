@@ -9,8 +9,12 @@ from loop_rl.data import Example
 class Characters:
     """A tokenizer of one id a character."""
 
-    def __call__(self, text):
-        return SimpleNamespace(input_ids=[ord(character) for character in text])
+    bos_token_id = eos_token_id = None
+
+    def __call__(self, text, add_special_tokens=True):
+        if isinstance(text, str):
+            return SimpleNamespace(input_ids=list(map(ord, text)))
+        return SimpleNamespace(input_ids=[list(map(ord, one)) for one in text])
 
     def batch_decode(self, rows, skip_special_tokens):
         assert skip_special_tokens
