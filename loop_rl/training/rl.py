@@ -27,7 +27,9 @@ from loop_rl.rollout.pool import RolloutPool
 from loop_rl.rollout.record import Rollout
 from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint, save_checkpoint
 from loop_rl.training.mirror import Mirror, mirrored
-from loop_rl.training.run_folder import drop_rows_after, environment, holds_a_run, progress_bar, stop_requests
+from loop_rl.training.progress import Progress
+from loop_rl.training.run_folder import drop_rows_after, environment, holds_a_run
+from loop_rl.training.stop import stop_requests
 from loop_rl.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -90,11 +92,13 @@ def _lead(
         print(f"loop-rl: {note}", file=sys.stderr)
     pool.send_weights(rollout_weights(trainer.model), trainer.step)
 
-    with progress_bar(progress) as bar, stop_requests() as stop, (run / "metrics.jsonl").open("a") as metrics:
-        task = bar.add_task("starting", total=recipe.run.max_steps, completed=trainer.step)
+    shown = Progress(recipe.run.max_steps, trainer.step, progress)
+    with shown, stop_requests() as stop, (run / "metrics.jsonl").open("a") as metrics:
 
         def held_out() -> dict[str, Any]:
-            rows = [_evaluate(trainer, task, pool, scorer, run, bar) for task in trainer.held_out]
+            stop.doing = "the evaluation under way"
+            rows = [_evaluate(trainer, task, pool, scorer, run, shown) for task in trainer.held_out]
+            stop.doing = "the step under way"
             for task, row in zip(trainer.held_out, rows, strict=True):
                 prefix = "eval" if task is trainer.task else f"eval/{task.data}"
                 mirror.log({f"{prefix}/{k}": v for k, v in row.items() if isinstance(v, float)}, trainer.step)
@@ -114,10 +118,7 @@ def _lead(
                     f"stopped after step {trainer.step}, whose {trainer.unhealthy} (section health); {checkpoint()} is "
                     "complete: raise the limit, or start a run with another learner.estimator from its model"
                 )
-            shown = f"reward {row['reward']:.3f}" if row["reward"] is not None else "nothing scored"
-            if evaluation and evaluation["pass@1"] is not None:
-                shown += f"  held-out pass@1 {evaluation['pass@1']:.3f} (step {evaluation['step']})"
-            bar.update(task, completed=trainer.step, description=shown)
+            shown.step(trainer.step, _text(row, evaluation), _more(row))
             last = trainer.step == recipe.run.max_steps
             if last or (recipe.eval.eval_steps and trainer.step % recipe.eval.eval_steps == 0):
                 evaluation = held_out()
@@ -164,6 +165,26 @@ def _step(trainer: Trainer, pool: RolloutPool, scorer: RewardPool, run: Path) ->
     return {name: value if isinstance(value, int) or math.isfinite(value) else None for name, value in row.items()}
 
 
+def _text(row: dict[str, Any], evaluation: dict[str, Any] | None) -> str:
+    """How a step went, for the bar."""
+    text = f"reward {row['reward']:.3f}" if row["reward"] is not None else "nothing scored"
+    if evaluation and evaluation["pass@1"] is not None:
+        text += f"  held-out pass@1 {evaluation['pass@1']:.3f} (step {evaluation['step']})"
+    return text
+
+
+def _more(row: dict[str, Any]) -> str:
+    """What a line has room for beyond that."""
+    residual = row.get("residual/median")
+    parts = [
+        f"length {row['completions/mean_length']:.0f}",
+        f"residual {residual:.2g}" if residual is not None else "",
+        f"{row['time/step']:.1f} s",
+        f"{row['tokens'] / row['time/step']:,.0f} tokens/s",
+    ]
+    return "  ".join(part for part in parts if part)
+
+
 def _matrix(rows: Sequence[Sequence[float | None]]) -> torch.Tensor:
     """float64 [groups, G]; NaN for None."""
     return torch.tensor([[math.nan if value is None else value for value in row] for row in rows], dtype=torch.float64)
@@ -204,7 +225,7 @@ def _mean_and_deviation(values: torch.Tensor) -> tuple[float, float]:
 
 
 def _evaluate(
-    trainer: Trainer, task: Task, pool: RolloutPool, scorer: RewardPool, run: Path, bar: Any
+    trainer: Trainer, task: Task, pool: RolloutPool, scorer: RewardPool, run: Path, shown: Progress
 ) -> dict[str, Any]:
     """pass@k on a task's held-out questions with the pool's present weights, written to the run folder."""
     recipe = trainer.recipe
@@ -217,18 +238,17 @@ def _evaluate(
         save_states=False,
     )
     name = "held-out questions" if task is trainer.task else task.data
-    shown = bar.add_task(f"{name}, step {trainer.step}", total=len(task.splits.test))
-    result = evaluate(
-        pool.generate,
-        trainer.tokenizer,
-        task.splits.test,
-        scorer,
-        task.reward,
-        sampling,
-        recipe.data.seed,
-        on_batch=lambda count: bar.advance(shown, count),
-    )
-    bar.remove_task(shown)
+    with shown.counting(f"{name}, step {trainer.step}", len(task.splits.test)) as advance:
+        result = evaluate(
+            pool.generate,
+            trainer.tokenizer,
+            task.splits.test,
+            scorer,
+            task.reward,
+            sampling,
+            recipe.data.seed,
+            on_batch=advance,
+        )
     depth = recipe.model.depth or trainer.looped.config.depth
     about = {"depth": depth, "cache": sampling.cache, "depth_tolerance": sampling.tolerance}
     return record_evaluation(run, trainer.step, task.data, result, about)

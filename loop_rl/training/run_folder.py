@@ -1,11 +1,8 @@
-"""What every training command does with its run folder and with Ctrl-C."""
+"""What every training command does with its run folder."""
 
 import contextlib
 import json
 import platform
-import signal
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +26,6 @@ def holds_a_run(run: Path) -> bool:
     return {path.name for path in run.iterdir()} - _BEFORE_THE_FIRST_STEP != set() or (
         metrics.is_file() and metrics.stat().st_size > 0
     )
-
-
-@contextlib.contextmanager
-def stop_requests() -> Iterator[threading.Event]:
-    """An event set by Ctrl-C or SIGTERM, so that an update is never cut in half; a second Ctrl-C stops at once."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # only the main thread may set handlers
-        return
-
-    def request(number: int, frame: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def progress_bar(progress: bool) -> Progress:

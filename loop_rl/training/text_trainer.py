@@ -37,9 +37,9 @@ from loop_rl.training.run_folder import (
     holds_a_run,
     progress_bar,
     saved_recipe,
-    stop_requests,
 )
 from loop_rl.training.schedule import wsd_factor
+from loop_rl.training.stop import stop_requests
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,56 @@
+"""Requests to stop: what the first, the second and a repeated signal do."""
+
+import os
+import signal
+
+import pytest
+
+from loop_rl.training import stop as stopping
+from loop_rl.training.stop import stop_requests
+
+
+def send(number: int = signal.SIGINT) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_answered_and_the_second_interrupts(capfd, number) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), stop_requests("the evaluation under way") as stop:
+        assert not stop.is_set()
+        send(number)
+        assert stop.is_set()
+        assert capfd.readouterr().err == "loop-rl: stopping after the evaluation under way; Ctrl-C again ends at once\n"
+        send(number)
+        pytest.fail("the second signal passed")
+    assert signal.getsignal(number) == before
+
+
+def test_a_whole_part_ends_first_but_a_third_signal_ends_it() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), stop_requests() as stop:
+        with stop.whole():
+            send()
+            send()
+            done.append("update")
+        done.append("after it")
+    assert done == ["update"]
+    with pytest.raises(KeyboardInterrupt), stop_requests() as stop, stop.whole():
+        for _ in range(3):
+            send()
+        pytest.fail("the third signal passed")
+
+
+def test_at_once_a_launchers_repeat_changes_nothing(monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
+    with stop_requests(at_once=True) as stop:
+        with pytest.raises(KeyboardInterrupt):
+            send()
+            pytest.fail("the first signal interrupts")
+        with stop.whole():
+            send()  # the launcher's own, while the checkpoint is written
+        now[0] += stopping.REPEAT_SECONDS + 1
+        with pytest.raises(KeyboardInterrupt), stop.whole():
+            send()
+            pytest.fail("the user's second one")
