@@ -1,4 +1,6 @@
-"""Our full-BPTT Dr. GRPO loss and gradient against TRL's GRPOTrainer on one fixed batch."""
+"""Our full-BPTT Dr. GRPO loss and gradient against TRL's GRPOTrainer on one fixed batch, in float64 on both sides."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +18,8 @@ from loop_rl.training.load import EMBEDDED
 from tests.tiny import tiny_model
 
 LENGTH, TEMPERATURE = 7, 0.7
+# 512 classes, two rows of a hundred operations each: some thousand roundings of float64, of a loss that cancels.
+EXACT = 1e-11
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.05])
@@ -47,12 +51,39 @@ def test_loss_and_gradient_equal_trl(beta: float, tmp_path) -> None:
     trainer = _trainer(model, tmp_path)
     trainer.beta = beta
     inputs = _inputs(samples, batch, reference)
+    seen = _in_float64(model)
     expected = trainer.compute_loss(model, inputs)
     expected.backward()
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert loss.item() == pytest.approx(expected.item(), rel=EXACT)
     scale = max(float(g.abs().max()) for g in mine.values())
     for name, p in model.named_parameters():
-        assert (mine[name] - p.grad).abs().max() <= 1e-6 * scale, name
+        assert (mine[name] - p.grad).abs().max() <= EXACT * scale, name
+    # TRL's own head keeps its logits and its sums in float32, so a log-probability is off by some roundings of a logit.
+    bound = 8 * torch.finfo(torch.float32).eps * (1 + float(seen.logits.abs().max()) / TEMPERATURE)
+    assert (seen.log_probs - ours)[batch.mask].abs().max() <= bound
+
+
+def _in_float64(model: torch.nn.Module) -> SimpleNamespace:
+    """TRL's head computes in float32: lets it be asked, and gives TRL's loss the same quantities in float64.
+
+    Returns what is filled in by each call: the logits, and the log-probabilities of TRL's own head.
+    """
+    heads, seen = model.forward, SimpleNamespace()
+
+    def forward(*args, fused_lm_head: bool = False, labels: torch.Tensor | None = None, **kwargs):
+        if not fused_lm_head or labels is None:
+            return heads(*args, **kwargs)
+        with torch.no_grad():
+            asked = heads(*args, fused_lm_head=True, labels=labels, **kwargs)
+        logits = heads(*args, **kwargs).logits[:, :-1]
+        seen.logits, seen.log_probs = logits.detach(), asked.log_probs[:, -LENGTH:]
+        logps = (logits / TEMPERATURE).log_softmax(-1)
+        kept = (labels[:, 1:] != -100).double()
+        chosen = logps.gather(-1, labels[:, 1:].clamp(min=0)[..., None])[..., 0] * kept
+        return SimpleNamespace(log_probs=chosen, entropy=-(logps.exp() * logps).sum(-1) * kept)
+
+    model.forward = forward
+    return seen
 
 
 def _trainer(model: torch.nn.Module, folder) -> GRPOTrainer:
