@@ -15,9 +15,11 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from loop_rl.data.names import is_known, unknown_name
-from loop_rl.recipe_io import Schema, Section, read_recipe, recipes_folder
+from loop_rl.recipe_io import Schema, Section, folder_name, read_recipe, recipes_folder
 
 __all__ = ["REWARDS", "Recipe", "Section", "load_recipe", "recipes_folder"]
+
+MOST_TERMS = 1000
 
 REWARDS = ("gsm8k", "gsm8k_strict", "math500", "mbpp_plus", "mbpp_plus_share", "choice")
 
@@ -61,7 +63,7 @@ class RewardSection(Section):
     functions: dict[str, float] = Field(
         {}, description="In place of name: several rewards with their weights; the first one decides pass@1."
     )
-    workers: int = Field(1, ge=1, description="CPU processes that score completions.")
+    workers: int = Field(1, ge=1, le=4096, description="CPU processes that score completions.")
 
     @field_validator("name")
     @classmethod
@@ -120,7 +122,7 @@ class RolloutSection(Section):
     prefill: Literal["teacher", "student"] = Field(
         "teacher", description="What reads the prompt: the model, or the student distilled from it (cache: terminal)."
     )
-    workers: int = Field(1, ge=1, description="Rollout workers.")
+    workers: int = Field(1, ge=1, le=4096, description="Rollout workers.")
     cluster: str | None = Field(None, description="Address of a running Ray cluster; null: this machine only.")
 
     @field_validator("num_generations")
@@ -153,8 +155,21 @@ class LearnerSection(Section):
     def _known(cls, name: str) -> str:
         from loop_rl.fixed_point import parse_estimator  # late: it brings torch, which reading a recipe can do without
 
-        parse_estimator(name)
+        terms = parse_estimator(name).terms
+        if terms is not None and terms > MOST_TERMS:
+            raise ValueError(
+                f"{name} has {terms} terms; at most {MOST_TERMS}: the implicit estimators take all it needs"
+            )
         return name
+
+    @model_validator(mode="after")
+    def _an_interval(self) -> LearnerSection:
+        if self.epsilon_high is not None and self.epsilon_high < self.epsilon:
+            raise ValueError(
+                f"epsilon_high ({self.epsilon_high:g}) is below epsilon ({self.epsilon:g}); it is the upper clip, as a "
+                "rule the wider one: raise it, or set it to null for epsilon"
+            )
+        return self
 
 
 class HealthSection(Section):
@@ -169,6 +184,12 @@ class HealthSection(Section):
     on_breach: Literal["warn", "recompute", "stop"] = Field(
         "warn", description="Past a limit: say so, learn from recomputed endpoints from then on, or stop the run."
     )
+
+    @model_validator(mode="after")
+    def _measured(self) -> HealthSection:
+        if self.min_cosine is not None and not self.cosine_steps:
+            raise ValueError("min_cosine limits what is measured every cosine_steps steps; set cosine_steps, too")
+        return self
 
 
 class OptimSection(Section):
@@ -206,6 +227,13 @@ class LoraSection(Section):
         None, description="Parts whose layers get one; core has the injection, coda the readout; null: all."
     )
 
+    @field_validator("target_modules", "parts")
+    @classmethod
+    def _some(cls, names: Any) -> Any:
+        if names == []:
+            raise ValueError("an empty list adapts nothing; name some, or leave the key out")
+        return names
+
 
 class RunSection(Section):
     name: str = Field("run", description="Name of the run's folder; by default the recipe's file name without .yaml.")
@@ -214,15 +242,13 @@ class RunSection(Section):
     seed: int = Field(0, ge=0, description="Seed of sampling and initial states.")
     save_steps: int = Field(0, ge=0, description="Steps between checkpoints; 0: only the last.")
     keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept.")
-    threads: int | None = Field(None, ge=1, description="CPU threads of each process; null: torch's choice.")
+    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads of each process; null: torch's choice.")
     wandb: Literal["off", "offline", "online"] = Field("off", description="Whether to mirror metrics to wandb.")
 
     @field_validator("name")
     @classmethod
     def _one_folder(cls, name: str) -> str:
-        if not name.strip() or name in (".", "..") or re.search(r"[/\\\0]", name):
-            raise ValueError(f"must be the name of one folder, without slashes; got {name!r}")
-        return name
+        return folder_name(name)
 
     @field_validator("wandb", mode="before")
     @classmethod
@@ -246,12 +272,36 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _what_goes_together(self) -> Recipe:
-        if self.rollout.prefill == "student" and self.rollout.cache != "terminal":
+        rollout, learner, depth = self.rollout, self.learner, self.model.depth
+        replays = not learner.estimator.startswith("reuse")
+        if rollout.prefill == "student" and rollout.cache != "terminal":
             raise ValueError("rollout.prefill: a student makes terminal banks only; set rollout.cache to terminal")
-        if self.rollout.prefill == "student" and not self.learner.estimator.startswith("reuse"):
+        if rollout.prefill == "student":
+            for replaying, what in (
+                (replays, f"learner.estimator {learner.estimator}"),
+                (learner.beta > 0, "learner.beta, by its reference,"),
+                (self.health.cosine_steps > 0, "health.cosine_steps"),
+            ):
+                if replaying:
+                    raise ValueError(
+                        f"rollout.prefill: {what} replays the recurrences that a student leaves out; use a reuse "
+                        "estimator, with neither beta nor cosine_steps, or rollout.prefill: teacher"
+                    )
+        if rollout.cache == "terminal" and replays:
             raise ValueError(
-                f"rollout.prefill: {self.learner.estimator} replays the recurrences that a student leaves out; "
-                "use a reuse estimator"
+                f"rollout.cache: {learner.estimator} replays the loop with the keys and values of every recurrence, so "
+                "its log-probabilities are not those of a sampler with terminal banks; use a reuse estimator, or "
+                "rollout.cache: full"
+            )
+        if depth is not None and (window := _window(learner.estimator)) > depth:
+            raise ValueError(f"learner.estimator: {learner.estimator} goes back {window} recurrences of {depth}")
+        if depth is not None and rollout.min_depth > depth:
+            raise ValueError(f"rollout.min_depth ({rollout.min_depth}) is more than model.depth ({depth})")
+        updates = self.run.max_steps * learner.num_iterations
+        if self.optim.warmup_steps > updates:
+            raise ValueError(
+                f"optim.warmup_steps ({self.optim.warmup_steps}) is more than the run's updates ({updates}), so the "
+                "learning rate would never reach its peak; lower it (optim.warmup_steps=0), or raise run.max_steps"
             )
         if self.rollout.depth_tolerance is not None and self.learner.estimator.startswith("truncated"):
             raise ValueError(
@@ -263,6 +313,11 @@ class Recipe(Section):
     def dump_yaml(self) -> str:
         """The resolved recipe, every key written out; load_recipe reads it back to an equal one."""
         return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
+
+
+def _window(estimator: str) -> int:
+    """Recurrences that truncated BPTT goes back; 0 for the others."""
+    return int(estimator.removeprefix("truncated_bptt")) if estimator.startswith("truncated_bptt") else 0
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), schema: type[Schema] = Recipe) -> Schema:

@@ -49,6 +49,11 @@ SYNONYMS = {
     "grad_clip": "optim.max_grad_norm",
 }
 
+# What fits into 64 bits, as torch's and numpy's sizes and seeds must.
+_LARGEST = 2**63 - 1
+# YAML nested deeper than any recipe; beyond it, reading and printing would run into Python's recursion limit.
+_DEEPEST = 32
+
 _FLOAT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -69,6 +74,36 @@ class Section(pydantic.BaseModel):
             if float in _alternatives(field.annotation) and isinstance(text, str) and _FLOAT.fullmatch(text.strip()):
                 values[name] = float(text)
         return values
+
+    @pydantic.field_validator("*")
+    @classmethod
+    def _representable(cls, value: Any) -> Any:
+        for item in value if isinstance(value, list) else (value,):
+            if isinstance(item, int) and abs(item) > _LARGEST:
+                raise ValueError(f"must be at most {_LARGEST} (64 bits); got {item}")
+            if isinstance(item, str) and ("\0" in item or not _encodable(item)):
+                raise ValueError(f"must be text without null and surrogate characters; got {item!r}")
+        return value
+
+
+LONGEST_NAME = 200  # file systems take 255 bytes; what is made beside a run needs some of them
+
+
+def folder_name(name: str) -> str:
+    """The name, if it can be that of one folder; ValueError otherwise."""
+    if not name.strip() or name in (".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", name):
+        raise ValueError(f"must be the name of one folder, without slashes and control characters; got {name!r}")
+    if len(name.encode(errors="replace")) > LONGEST_NAME:
+        raise ValueError(f"must be the name of one folder, of at most {LONGEST_NAME} bytes; got {len(name)} characters")
+    return name
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 Schema = TypeVar("Schema", bound=Section)
@@ -128,6 +163,11 @@ class _Loader(yaml.SafeLoader):
 
 def _parse(text: str, source: str) -> Any:
     try:
+        depth = 0
+        for event in yaml.parse(text, Loader=_Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                raise RecursionError
         return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -269,7 +309,7 @@ def _explain(problem: Any, values: Any, schema: type[Section], sources: dict[tup
     if problem["type"] == "missing":
         return f"{source}: {key} is missing; it has no default"
     if problem["type"] == "value_error":
-        return f"{source}: {key}: {_one_line(problem['ctx']['error'])}"
+        return ": ".join(part for part in (source, key, _one_line(problem["ctx"]["error"])) if part)
     for part in keys:  # the whole value at the key: pydantic's input may be one item of a list
         values = values[part] if isinstance(values, dict) else problem["input"]
     return f"{source}: {key} must be {_wanted(schema, key, problem)}; got {_describe(values)}"

@@ -40,6 +40,11 @@ def training_task(recipe: Recipe) -> Task:
             f"data.name: {recipe.data.name} has no questions to train on, only held-out ones; train on another set "
             f"and add this one as eval.data, or measure a model on it: loop-rl eval MODEL --data {recipe.data.name}"
         )
+    if len(task.splits.train) < recipe.rollout.prompts_per_step:
+        raise UserError(
+            f"rollout.prompts_per_step: a step of {recipe.rollout.prompts_per_step} prompts would ask some of the "
+            f"{len(task.splits.train)} training questions of {recipe.data.name} twice; lower it, or use more questions"
+        )
     return task
 
 

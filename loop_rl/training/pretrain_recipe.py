@@ -1,12 +1,12 @@
 """The recipe of a pretraining run: `load_recipe(path, overrides, schema=PretrainRecipe)`."""
 
-import re
 from typing import Literal
 
 import yaml
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from loop_rl.recipe import Section
+from loop_rl.recipe_io import folder_name
 
 RewardForm = Literal["inverse_perplexity", "ce", "log_ce", "exp_ce"]
 
@@ -69,6 +69,15 @@ class PretrainOptimSection(Section):
     warmup_fraction: float = Field(0.05, ge=0, le=1, description="Share of the updates with a rising learning rate.")
     decay_fraction: float = Field(0.1, ge=0, le=1, description="Share of the updates, the last ones, that decay it.")
 
+    @model_validator(mode="after")
+    def _apart(self) -> "PretrainOptimSection":
+        if self.warmup_fraction + self.decay_fraction > 1:
+            raise ValueError(
+                f"warmup_fraction ({self.warmup_fraction:g}) and decay_fraction ({self.decay_fraction:g}) overlap: "
+                "together at most 1"
+            )
+        return self
+
 
 class TrainSection(Section):
     max_steps: int = Field(1500, ge=1, description="Updates.")
@@ -77,7 +86,7 @@ class TrainSection(Section):
     seed: int = Field(0, ge=0, description="Seed of the weights, the depths and the initial states.")
     save_steps: int = Field(0, ge=0, description="Updates between checkpoints; 0: only the last.")
     keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept.")
-    threads: int | None = Field(None, ge=1, description="CPU threads; null: torch's choice.")
+    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; null: torch's choice.")
 
 
 class PretrainTrainSection(TrainSection):
@@ -91,9 +100,7 @@ class PretrainRunSection(Section):
     @field_validator("name")
     @classmethod
     def _one_folder(cls, name: str) -> str:
-        if not name.strip() or name in (".", "..") or re.search(r"[/\\\0]", name):
-            raise ValueError(f"must be the name of one folder, without slashes; got {name!r}")
-        return name
+        return folder_name(name)
 
 
 class PretrainRecipe(Section):
