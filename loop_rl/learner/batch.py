@@ -1,7 +1,7 @@
 """From rollouts and advantages to padded micro-batches."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -66,6 +66,31 @@ def samples_of(rollouts: list[Rollout], advantages: Tensor) -> list[Sample]:
         for i, rollout in enumerate(rollouts)
         for j, completion in enumerate(rollout.completions)
     ]
+
+
+def shares(samples: list[Sample], ranks: int) -> list[list[Sample]]:
+    """Each rank's part of the samples, about equal in tokens; its rollouts hold the completions of its own alone.
+
+    The longest go first, each to the rank that has the fewest tokens, so the parts are the same however often they are
+    made.
+    """
+    parts: list[list[Sample]] = [[] for _ in range(ranks)]
+    tokens = [0] * ranks
+    for sample in sorted(samples, key=lambda sample: -sample.length):
+        rank = tokens.index(min(tokens))
+        parts[rank].append(sample)
+        tokens[rank] += sample.length
+    return [_alone(part) for part in parts]
+
+
+def _alone(samples: list[Sample]) -> list[Sample]:
+    """The samples with groups that hold no other completions."""
+    own: dict[int, list[Completion]] = {}
+    for sample in samples:
+        own.setdefault(id(sample.rollout), []).append(sample.completion)
+    groups = {id(s.rollout): s.rollout for s in samples}
+    parts = {key: replace(groups[key], completions=completions) for key, completions in own.items()}
+    return [replace(sample, rollout=parts[id(sample.rollout)]) for sample in samples]
 
 
 def collate(samples: list[Sample], with_states: bool) -> MicroBatch:

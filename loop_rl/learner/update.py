@@ -53,7 +53,7 @@ class Sums:
         self.values = dict(zip(ordered, packed.tolist(), strict=True))
 
 
-_FIGURES = ("tokens", "loss", "ratio", "clipped", "kl", "entropy", "log_ratio")
+_FIGURES = ("learned_from", "tokens", "loss", "ratio", "clipped", "kl", "entropy", "log_ratio")
 
 
 class Learner:
@@ -82,24 +82,36 @@ class Learner:
         if objective.beta and not hasattr(model, "disable_adapter"):
             self.reference = copy.deepcopy(model).eval().requires_grad_(False)
 
-    def update(self, samples: list[Sample]) -> dict[str, float]:
-        """Score, backpropagate and step on all ranks' view of one batch.
+    def useful(self, samples: list[Sample]) -> list[Sample]:
+        """Those that give a gradient: scored, with a token, and with an advantage unless beta asks for all."""
+        return [
+            s
+            for s in samples
+            if not math.isnan(s.advantage)
+            and len(s.completion.token_ids)
+            and (s.advantage != 0.0 or self.objective.beta)
+        ]
+
+    def update(self, samples: list[Sample], completions: int | None = None) -> dict[str, float]:
+        """Score, backpropagate and step on one batch; every rank calls it with its share (`batch.shares`).
 
         Args:
-            samples: every completion of the update, the same list on every rank; NaN advantages are left out.
+            samples: what this rank learns from; those that are not useful are left out.
+            completions: N of the loss, the scored completions of all ranks; None: those of `samples`.
 
         Returns:
             Metrics. `time/update` is scoring + backward (s), `time/optimizer` the rest.
         """
         start = time.perf_counter()
-        objective, ranks = self.objective, self.accelerator.num_processes
-        scored = [s for s in samples if not math.isnan(s.advantage)]
-        useful = [s for s in scored if len(s.completion.token_ids) and (s.advantage != 0.0 or objective.beta)]
-        mine = useful[self.accelerator.process_index :: ranks]
+        objective = self.objective
+        if completions is None:
+            completions = sum(not math.isnan(s.advantage) for s in samples)
+        useful = self.useful(samples)
         sums, residuals, ratios = Sums(), [], []
-        scale = 1.0 / (max(len(scored), 1) * objective.max_completion_length)
+        sums.values["learned_from"] = float(len(useful))
+        scale = 1.0 / (max(completions, 1) * objective.max_completion_length)
         self.optimizer.zero_grad(set_to_none=True)
-        for rows in micro_batches(mine, self.micro_batch_size):
+        for rows in micro_batches(useful, self.micro_batch_size):
             batch = collate(rows, self.estimator.reuses)
             scores = self._backward(batch.to(self.accelerator.device), scale, sums)
             if scores.residuals is not None:
@@ -119,7 +131,7 @@ class Learner:
             "clip_ratio/region_mean": sums.mean("clipped"),
             "sampling/importance_sampling_ratio/mean": sums.mean("ratio") if sums.values.get("tokens") else 1.0,
             "sampling/sampling_logp_difference/mean": sums.mean("log_ratio"),
-            "completions/learned_from": float(len(useful)),
+            "completions/learned_from": sums.values["learned_from"],
             "time/update": scored_at - start,
             "time/optimizer": done - scored_at,
         }

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from loop_rl.data import Example
 from loop_rl.evaluation.task import further_tasks, training_task
 from loop_rl.fixed_point import parse_estimator
-from loop_rl.learner.batch import Sample, samples_of
+from loop_rl.learner.batch import Sample, samples_of, shares
 from loop_rl.learner.health import breach, recomputing
 from loop_rl.learner.update import Learner, Objective, make_optimizer, rollout_weights
 from loop_rl.models import LoopedForCausalLM
@@ -105,6 +106,8 @@ class Trainer:
         metrics: dict[str, float] = {}
         iterations = self.recipe.learner.num_iterations
         cosine = self._gradient_cosine(samples)
+        scored = sum(not math.isnan(sample.advantage) for sample in samples)
+        samples = shares(self.learner.useful(samples), self.accelerator.num_processes)[self.accelerator.process_index]
         if iterations > 1 and self.learner.objective.importance_sampling_cap is not None:
             samples = self.learner.with_old_logps(samples)
         for iteration in range(iterations):
@@ -113,7 +116,7 @@ class Trainer:
             rate = optim.learning_rate * decay_factor(update, total, optim.warmup_steps, optim.lr_scheduler_type)
             for group in self.learner.optimizer.param_groups:
                 group["lr"] = rate
-            figures = self.learner.update(samples)
+            figures = self.learner.update(samples, scored)
             if not metrics:
                 metrics = {**figures, "learning_rate": rate}
             else:
