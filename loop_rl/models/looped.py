@@ -11,6 +11,7 @@ from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
 
 from loop_rl.errors import UserError
 from loop_rl.models.blocks import Block, RMSNorm
@@ -20,6 +21,7 @@ from loop_rl.models.exits import exit_distribution
 from loop_rl.models.initial_state import initial_state, truncated_initial_state
 from loop_rl.models.injections import make_injection
 from loop_rl.models.injections.parcae import ParcaeNoNorm
+from loop_rl.models.keywords import cache_keyword, check_keywords
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,7 @@ class LoopedModel(LoopedPreTrainedModel):
             logits.append(self.exit_gate(z)[..., 0])
         return exit_distribution(torch.stack(logits).float())
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor,
@@ -219,7 +222,13 @@ class LoopedModel(LoopedPreTrainedModel):
             attention_mask: [B, past + T], 1 at real tokens; padding on either side.
             depth: recurrences, the config's by default. A cache is good for one depth.
             initial_state: z0 [B, T, width]; by default drawn from the config's seed at each token's position.
+            kwargs: `past_key_values`, an older name of `cache`, and what transformers and TRL pass to any model.
+
+        Raises:
+            TypeError: a keyword that would be ignored. UserError: a cache that is not a DynamicCache.
         """
+        cache = cache_keyword(cache, kwargs)
+        check_keywords(self, kwargs)
         depth = self.config.depth if depth is None else depth
         batch, tokens = input_ids.shape
         dtype = self.embed_tokens.weight.dtype
@@ -230,6 +239,11 @@ class LoopedModel(LoopedPreTrainedModel):
         if use_cache or cache is not None:
             if cache is None:
                 cache = DynamicCache()
+            if not isinstance(cache, DynamicCache):
+                raise UserError(
+                    f"a {type(cache).__name__} has one slot a layer, a looped model writes one a layer and recurrence: "
+                    "use a DynamicCache (generate: leave cache_implementation out)"
+                )
             # generate sizes the cache by the config's blocks; ours grows to one layer per (block, recurrence).
             cache.layer_class_to_replicate = DynamicLayer
             context = CachedContext(self.config, cache, attention_mask, tokens, position_ids, dtype, depth)
@@ -263,6 +277,7 @@ class LoopedForCausalLM(LoopedPreTrainedModel, GenerationMixin):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor,
@@ -277,6 +292,8 @@ class LoopedForCausalLM(LoopedPreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """See LoopedModel.forward; `labels` int64 [B, T] with -100 where no loss is wanted."""
+        cache = cache_keyword(cache, kwargs)
+        loss_keywords = check_keywords(self, kwargs)
         outputs = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -291,7 +308,7 @@ class LoopedForCausalLM(LoopedPreTrainedModel, GenerationMixin):
         logits = self.lm_head(hidden if isinstance(kept, int) else hidden[:, kept])
         loss = None
         if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **loss_keywords)
         return CausalLMOutputWithPast(loss=loss, logits=logits, cache=outputs.cache)
 
     def get_input_embeddings(self) -> nn.Module:
