@@ -28,7 +28,8 @@ from loop_rl.rollout.record import Rollout
 from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint, save_checkpoint
 from loop_rl.training.mirror import Mirror, mirrored
 from loop_rl.training.progress import Progress
-from loop_rl.training.run_folder import drop_rows_after, environment, holds_a_run
+from loop_rl.training.rows import drop_rows_after
+from loop_rl.training.run_folder import environment, holds_a_run
 from loop_rl.training.stop import stop_requests
 from loop_rl.training.trainer import Trainer
 
@@ -59,7 +60,7 @@ def train(recipe: Recipe, resume: bool = False, progress: bool = True) -> Path:
         (run / "recipe.yaml").write_text(recipe.dump_yaml())
         (run / "environment.json").write_text(json.dumps(environment(trainer.accelerator.device), indent=1) + "\n")
         for name in ("metrics.jsonl", "evals.jsonl"):
-            drop_rows_after(run / name, trainer.step)
+            drop_rows_after(run / name, None if checkpoint is None else trainer.step)
     if not main:
         trainer.follow()
         return run

@@ -1,7 +1,5 @@
 """What every training command does with its run folder."""
 
-import contextlib
-import json
 import platform
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import loop_rl
 from loop_rl.errors import UserError
+from loop_rl.training.lock import LOCK
 
 # What a run writes before its first step: a folder that has nothing else holds no run yet.
-_BEFORE_THE_FIRST_STEP = {"recipe.yaml", "environment.json", "metrics.jsonl", "wandb"}
+_BEFORE_THE_FIRST_STEP = {"recipe.yaml", "environment.json", "metrics.jsonl", "wandb", LOCK}
 
 
 def holds_a_run(run: Path) -> bool:
@@ -44,18 +43,6 @@ def saved_recipe(run: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{file} is no recipe, so {run} is not the folder of a run")
     return values
-
-
-def drop_rows_after(metrics: Path, step: int) -> None:
-    """Rows past the checkpoint are about to be written again; a row cut short by a crash goes too."""
-    if not metrics.exists():
-        return
-    kept = []
-    for line in metrics.read_text().splitlines():
-        with contextlib.suppress(ValueError):
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-    metrics.write_text("".join(kept))
 
 
 def environment(device: torch.device) -> dict[str, Any]:

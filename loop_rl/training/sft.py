@@ -17,7 +17,8 @@ from loop_rl.training.depth_prior import DepthPrior
 from loop_rl.training.learned_prior import make_prior
 from loop_rl.training.load import load_model
 from loop_rl.training.pretrain import truncated_loss
-from loop_rl.training.run_folder import drop_rows_after, environment, progress_bar
+from loop_rl.training.rows import drop_rows_after
+from loop_rl.training.run_folder import environment, progress_bar
 from loop_rl.training.schedule import wsd_factor
 from loop_rl.training.sft_data import sft_rows
 from loop_rl.training.sft_recipe import SftRecipe

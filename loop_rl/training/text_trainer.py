@@ -31,8 +31,8 @@ from loop_rl.training.pretrain_recipe import (
     PretrainRunSection,
     TrainSection,
 )
+from loop_rl.training.rows import drop_rows_after
 from loop_rl.training.run_folder import (
-    drop_rows_after,
     environment,
     holds_a_run,
     progress_bar,

@@ -1,0 +1,79 @@
+"""Writes that are whole or absent, and a disk that takes no more said in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from loop_rl.errors import UserError
+
+_FAULTS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EISDIR,
+)
+# What libraries make of a failed write: safetensors its own exception, torch a RuntimeError, pyarrow an OSError.
+_NUMBERED = re.compile(r"(?:os error|[Ee]rrno) (\d+)")
+_TORCH = re.compile(r"PytorchStreamWriter|unexpected pos \d+ vs \d+|file write failed")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file so that a process or machine that dies leaves the old content or the new, never a part."""
+    temporary = path.with_name(f".incomplete_{path.name}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Have a file or folder reach the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises UserError, with the place and the cause, where what is done inside fails for want of a writable disk."""
+    try:
+        yield
+    except Exception as error:
+        cause = disk_fault(error)
+        if cause is None:
+            raise
+        place = error.filename if isinstance(error, OSError) and error.filename else path
+        raise UserError(
+            f"cannot write {place}: {cause}; checkpoints written before are complete: once that is put right, "
+            "--resume goes on from the newest"
+        ) from error
+
+
+def disk_fault(error: BaseException) -> str | None:
+    """The cause in words if the error is a write that the disk refused."""
+    if isinstance(error, OSError) and error.errno in _FAULTS:
+        return os.strerror(error.errno)
+    match = _NUMBERED.search(str(error))
+    if match and int(match[1]) in _FAULTS:
+        return os.strerror(int(match[1]))
+    # torch drops the system's number: of all that it writes, only a disk refuses a part.
+    return "the disk is full, or a limit on the size of files is reached" if _TORCH.search(str(error)) else None

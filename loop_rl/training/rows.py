@@ -1,0 +1,98 @@
+"""Rows of JSON, one a line: metrics.jsonl and evals.jsonl, also when a crash or a full disk cut a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from loop_rl.errors import UserError
+from loop_rl.training.disk import write_whole
+
+logger = logging.getLogger(__name__)
+
+
+def read_rows(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows that are objects with a whole number as `step`, and a note (line and fault) on each line that is none.
+
+    A file that is not there has no rows. Raises UserError for one that can't be read, such as a folder.
+    """
+    rows, notes = [], []
+    for number, line in enumerate(_lines(file), 1):
+        if not line.strip():
+            continue
+        row, fault = _row(line)
+        if fault is None:
+            rows.append(row)
+        else:
+            notes.append(f"line {number}: {fault}")
+    return rows, notes
+
+
+def append_row(file: Path, row: dict[str, Any]) -> None:
+    """Add a row: all of it or, where the disk takes only a part, nothing. Numbers that are not finite become null.
+
+    A line that a killed process left without its end stays alone, so that this one can be read.
+    """
+    text = json.dumps(_finite(row), allow_nan=False).encode() + b"\n"
+    with file.open("a+b", buffering=0) as out:
+        size = out.seek(0, os.SEEK_END)
+        if size:
+            out.seek(size - 1)
+            text = text if out.read(1) == b"\n" else b"\n" + text
+        try:
+            written = 0
+            while written < len(text):  # a disk that fills up takes a part, and refuses the rest
+                written += out.write(text[written:])
+        except OSError as error:
+            out.truncate(size)
+            raise OSError(error.errno, error.strerror, str(file)) from error
+
+
+def drop_rows_after(file: Path, step: int | None) -> None:
+    """Keep the rows up to a checkpoint's step, since those after it are written again; None: keep none.
+
+    Lines that are no rows go too, with a warning. The file is replaced whole, so that a kill loses nothing.
+    """
+    rows, notes = read_rows(file)
+    for note in notes:
+        logger.warning("%s, %s; it is left out", file, note)
+    kept = [row for row in rows if step is not None and row["step"] <= step]
+    if notes or len(kept) < len(rows):
+        write_whole(file, "".join(json.dumps(row) + "\n" for row in kept))
+
+
+def _lines(file: Path) -> list[bytes]:
+    try:
+        return file.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror or error}; move it away") from None
+
+
+def _row(line: bytes) -> tuple[dict[str, Any], str | None]:
+    """The row, or what keeps the line from being one."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+        return {}, "not JSON, such as a line that was cut"
+    if not isinstance(row, dict):
+        return {}, "no JSON object"
+    step = row.get("step")
+    if isinstance(step, float) and step.is_integer():
+        row["step"] = step = int(step)
+    if not isinstance(step, int) or isinstance(step, bool):
+        return {}, "step is no whole number" if "step" in row else "no step"
+    return row, None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
