@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from loop_rl.evaluation.pass_at_k import mean_and_error, pass_at_k
+import numpy as np
+
+from loop_rl.evaluation.pass_at_k import pass_at_k
+from loop_rl.evaluation.standard_error import estimate
 
 # Columns that an evaluation is broken down by, where the data set has them.
 BREAKDOWNS = ("level", "subject")
@@ -18,10 +22,10 @@ class Figures:
     """Figures of some questions' samples.
 
     passes: by k (1 and the powers of two up to the samples of a question), the mean of pass@k over the questions that
-    have k scored samples, and its standard error over questions; None where there are too few. reward: mean over
-    scored samples. truncated, no_answer: shares of all samples that were cut at the length cap, and in which the
-    reward found no answer (None: it does not say). not_scored: samples without a reward. mean_depth: recurrences of a
-    token, averaged over samples.
+    have k scored samples, and its standard error (loop_rl.evaluation.standard_error); None where there are too few.
+    reward: mean over scored samples. truncated, no_answer: shares of all samples that were cut at the length cap, and
+    in which the reward found no answer (None: it does not say). not_scored: samples without a reward. mean_depth:
+    recurrences of a token, averaged over samples.
     """
 
     passes: dict[int, tuple[float | None, float | None]]
@@ -40,20 +44,25 @@ def figures(rows: Sequence[dict[str, Any]], samples: int) -> Figures:
         scored = [row["correct"] for row in rows[start : start + samples] if row["correct"] is not None]
         counts.append((len(scored), sum(scored)))
     passes = {
-        k: mean_and_error([pass_at_k(scored, correct, k) for scored, correct in counts if scored >= k])
+        k: _mean_and_error([pass_at_k(scored, correct, k) for scored, correct in counts if scored >= k])
         for k in powers_of_two(samples)
     }
     rewards = [row["reward"] for row in rows if row["reward"] is not None]
     reasons = [row["reason"] for row in rows if row["reason"] is not None]
     return Figures(
         passes=passes,
-        reward=mean_and_error(rewards)[0],
+        reward=math.fsum(rewards) / len(rewards) if rewards else None,
         questions=len(counts),
         truncated=sum(row["finish_reason"] == "length" for row in rows) / len(rows),
         no_answer=sum(reason.startswith(NO_ANSWER) for reason in reasons) / len(rows) if reasons else None,
         not_scored=len(rows) - len(rewards),
         mean_depth=sum(row["mean_depth"] for row in rows) / len(rows),
     )
+
+
+def _mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None]:
+    found = estimate(np.array([values], dtype=np.float64))
+    return found.mean, found.error
 
 
 def breakdown(rows: Sequence[dict[str, Any]], samples: int) -> dict[str, dict[str, Figures]]:

@@ -2,11 +2,10 @@
 
 import itertools
 import math
-import statistics
 
 import pytest
 
-from loop_rl.evaluation.pass_at_k import mean_and_error, pass_at_k
+from loop_rl.evaluation.pass_at_k import pass_at_k
 
 
 @pytest.mark.parametrize(("samples", "correct"), [(n, c) for n in range(1, 8) for c in range(n + 1)])
@@ -34,12 +33,3 @@ def test_is_exact_for_many_samples():
 def test_refuses_what_has_no_answer(samples, correct, k):
     with pytest.raises(ValueError, match=r"pass@|correct of"):
         pass_at_k(samples, correct, k)
-
-
-def test_mean_and_standard_error():
-    values = [0.0, 0.25, 1.0, 0.5]
-    mean, error = mean_and_error(values)
-    assert mean == pytest.approx(statistics.mean(values))
-    assert error == pytest.approx(statistics.stdev(values) / 2)
-    assert mean_and_error([0.5]) == (0.5, None)
-    assert mean_and_error([]) == (None, None)
