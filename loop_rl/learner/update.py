@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -254,13 +253,3 @@ def rollout_weights(model: torch.nn.Module) -> dict[str, Tensor]:
                 weight += module.get_delta_weight(adapter).detach().to(weight.dtype)
             merged[f"{name}.weight"] = weight
     return merged
-
-
-def make_optimizer(model: torch.nn.Module, optim: Any) -> torch.optim.AdamW:
-    """AdamW on what is trainable; `optim` is the recipe's section."""
-    return torch.optim.AdamW(
-        [p for p in model.parameters() if p.requires_grad],
-        lr=optim.learning_rate,
-        betas=(optim.adam_beta1, optim.adam_beta2),
-        weight_decay=optim.weight_decay,
-    )

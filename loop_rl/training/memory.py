@@ -83,6 +83,7 @@ _MENDS = {
     "rollout workers' weights": "lower rollout.workers",
     "gradients": "use LoRA (lora.r=16), or a smaller model",
     "Adam": "use LoRA (lora.r=16), or a smaller model",
+    "master weights": "use LoRA (lora.r=16), or a smaller model",
 }
 
 
@@ -111,11 +112,16 @@ def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int) -> list[
     completions = rollout.prompts_per_step * rollout.num_generations
     length = prompt_length + rollout.max_completion_length
     local = 0 if rollout.cluster else rollout.workers
+    # What is trained has float32 gradients, moments and, where the model is below it, master weights; PEFT makes
+    # adapters float32 whatever the model is.
+    full = _DTYPE_BYTES["float32"]
     parts = [
-        Part("weights", (parameters + (trained if recipe.lora else 0)) * item),
-        Part("gradients", trained * item),
-        Part("Adam", 2 * trained * item),
+        Part("weights", parameters * item + (trained * full if recipe.lora else 0)),
+        Part("gradients", trained * full),
+        Part("Adam", 2 * trained * full),
     ]
+    if item < full and recipe.lora is None:
+        parts.append(Part("master weights", trained * full))
     if frozen_copy:
         parts.append(Part("reference model", parameters * item))
     rows = min(learner.per_device_train_batch_size, completions)

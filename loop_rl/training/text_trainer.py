@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import loop_rl
 from loop_rl.errors import UserError
+from loop_rl.learner import optimizer
 from loop_rl.learner.language import IGNORED
 from loop_rl.training.checkpoints import (
     checkpoint_step,
@@ -186,16 +187,12 @@ def train_on_text(
 
 def make_optimizer(model: nn.Module, optim: PretrainOptimSection) -> torch.optim.AdamW:
     """AdamW with weight decay on matrices only: gains and biases have no scale that a decay should pull to zero."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(
-        [
-            {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": optim.weight_decay},
-            {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-        ],
-        lr=optim.learning_rate,
-        betas=(optim.adam_beta1, optim.adam_beta2),
-        fused=True,
-    )
+    parameters = optimizer.trainable(model)
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": optim.weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return optimizer.make_optimizer(groups, optim, fused=True)
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:

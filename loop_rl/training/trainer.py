@@ -18,7 +18,8 @@ from loop_rl.evaluation.task import further_tasks, training_task
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, samples_of, shares
 from loop_rl.learner.health import breach, recomputing
-from loop_rl.learner.update import Learner, Objective, make_optimizer, rollout_weights
+from loop_rl.learner.optimizer import make_optimizer, trainable
+from loop_rl.learner.update import Learner, Objective, rollout_weights
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.prefill import PrefillStudent
 from loop_rl.recipe import Recipe
@@ -46,8 +47,13 @@ class Trainer:
             assert world == self.accelerator.num_processes, "accelerate fell back to fewer processes than were launched"
         self.task = training_task(recipe)
         self.held_out = [self.task, *further_tasks(recipe)]
-        looped, self.tokenizer = load_model(recipe.model.path, recipe.model.dtype)
+        dtype = getattr(torch, recipe.model.dtype)
+        # All weights are trained: their master weights start from the checkpoint's own values, whatever their dtype.
+        looped, self.tokenizer = load_model(recipe.model.path, recipe.model.dtype if recipe.lora else "float32")
         self.looped: LoopedForCausalLM = looped.to(self.accelerator.device).eval()
+        start = {p: p.detach() for p in looped.parameters()}
+        looped.to(dtype)
+        looped.config.dtype = dtype
         torch.manual_seed(recipe.run.seed)
         self.model: torch.nn.Module = self.looped if recipe.lora is None else adapted(self.looped, recipe.lora)
         rollout, learner = recipe.rollout, recipe.learner
@@ -62,7 +68,7 @@ class Trainer:
                 learner.beta,
                 learner.importance_sampling_cap,
             ),
-            make_optimizer(self.model, recipe.optim),
+            make_optimizer(trainable(self.model), recipe.optim, start, weight_decay=recipe.optim.weight_decay),
             recipe.optim.max_grad_norm,
             learner.per_device_train_batch_size,
             self.accelerator,

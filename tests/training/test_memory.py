@@ -8,11 +8,13 @@ from peft import LoraConfig, get_peft_model
 from loop_rl.errors import UserError
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, collate
+from loop_rl.learner.optimizer import make_optimizer, trainable
 from loop_rl.learner.scoring import score
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.contexts import DecodeContext, PaddedContext
 from loop_rl.recipe import Recipe
 from loop_rl.rollout.record import Completion, Rollout
+from loop_rl.training.lora import adapted
 from loop_rl.training.memory import (
     MIB,
     Memory,
@@ -110,6 +112,25 @@ def test_a_reference_model_and_adapters_change_the_parts():
     assert "reference model" not in adapted  # the adapters are switched off instead
     assert adapted["Adam"] == 2 * adapted["gradients"] < plain["Adam"]
     assert "KV banks" not in names(rollout={"cluster": "auto"})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("lora", [None, {"r": 2}])
+def test_what_training_keeps_is_what_an_optimizer_keeps(dtype, lora):
+    settings = recipe(model={"dtype": dtype}, lora=lora)
+    looped = LoopedForCausalLM(CONFIG).to(getattr(torch, dtype))
+    model = looped if lora is None else adapted(looped, settings.lora)
+    optimizer = make_optimizer(trainable(model), settings.optim)
+    for p in trainable(model):
+        p.grad = torch.zeros_like(p, dtype=torch.float32)
+    optimizer.step()
+    said = {part.name: part.size for part in run_parts(settings, CONFIG, 50)}
+    assert said["weights"] == sum(p.nbytes for p in model.parameters())
+    assert said["gradients"] == sum(p.grad.nbytes for p in trainable(model))
+    moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    assert said["Adam"] == sum(moment.nbytes for moment in moments)
+    masters = sum(master.nbytes for master, _ in getattr(optimizer, "copies", []))
+    assert said.get("master weights", 0) == masters and bool(masters) == (dtype == "bfloat16" and lora is None)
 
 
 def test_refusal_names_both_numbers_and_the_mend():
