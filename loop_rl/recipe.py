@@ -63,7 +63,12 @@ class RewardSection(Section):
     functions: dict[str, float] = Field(
         {}, description="In place of name: several rewards with their weights; the first one decides pass@1."
     )
-    workers: int = Field(1, ge=1, le=4096, description="CPU processes that score completions.")
+    workers: int = Field(
+        1,
+        ge=0,
+        le=4096,
+        description="CPU processes that score completions; 0: the training process itself, to debug a reward.",
+    )
 
     @field_validator("name")
     @classmethod
@@ -122,7 +127,7 @@ class RolloutSection(Section):
     prefill: Literal["teacher", "student"] = Field(
         "teacher", description="What reads the prompt: the model, or the student distilled from it (cache: terminal)."
     )
-    workers: int = Field(1, ge=1, le=4096, description="Rollout workers.")
+    workers: int = Field(1, ge=0, le=4096, description="Rollout workers; 0: the training process samples, without Ray.")
     cluster: str | None = Field(None, description="Address of a running Ray cluster; null: this machine only.")
 
     @field_validator("num_generations")
@@ -274,6 +279,11 @@ class Recipe(Section):
     def _what_goes_together(self) -> Recipe:
         rollout, learner, depth = self.rollout, self.learner, self.model.depth
         replays = not learner.estimator.startswith("reuse")
+        if rollout.workers == 0 and rollout.cluster is not None:
+            raise ValueError(
+                f"rollout.workers: 0 samples in the training process, and leaves the cluster {rollout.cluster} idle; "
+                "set it to 1 or more, or rollout.cluster to null"
+            )
         if rollout.prefill == "student" and rollout.cache != "terminal":
             raise ValueError("rollout.prefill: a student makes terminal banks only; set rollout.cache to terminal")
         if rollout.prefill == "student":

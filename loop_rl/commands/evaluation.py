@@ -266,7 +266,7 @@ def _tools(
         return
     import torch
 
-    from loop_rl.evaluation.reward_pool import RewardPool
+    from loop_rl.evaluation.reward_pool import make_scorer
     from loop_rl.rollout.pool import RolloutPool
 
     pool = RolloutPool(
@@ -278,7 +278,7 @@ def _tools(
         learner_gpus=0,
         student=student,
     )
-    with pool, RewardPool(rewards, recipe.reward.workers) as scorer:
+    with pool, make_scorer(rewards, recipe.reward.workers) as scorer:
         _tell(scorer)
         pool.send_weights(model.state_dict(), step)
         yield pool.generate, scorer

@@ -14,7 +14,9 @@ import ray
 from loop_rl.data import Example
 from loop_rl.errors import UserError
 from loop_rl.evaluation.reward import Reward, RewardSpec, Scores
+from loop_rl.evaluation.scorer import LocalScorer, Scorer
 from loop_rl.rollout.actors import DEATHS, LOGS, MAX_RETRIES, NotReady, answer, first_line
+from loop_rl.rollout.instance import start_ray
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,11 @@ def _or_refusal(call: Callable[[], Any]) -> Any:
         return Refusal(str(error))
 
 
+def make_scorer(specs: Sequence[RewardSpec], workers: int) -> Scorer:
+    """A RewardPool, or without workers the scorer of this process."""
+    return RewardPool(specs, workers) if workers else LocalScorer(specs)
+
+
 class _Ticket:
     """Completions to score, and their scores once there are some."""
 
@@ -82,14 +89,16 @@ class _Ticket:
 
 
 class RewardPool:
-    """`workers` reward actors on the Ray instance that is running. Close it after use (it is a context manager).
+    """`workers` reward actors on the Ray instance that is running, or else on one of this machine.
 
-    Work goes to the worker with the least of it at once; what a worker had when it died is scored again by its
-    successor. A reward that can't be started raises UserError here, before anything is sampled.
+    Close it after use (it is a context manager); it shuts down Ray only if it started it. Work goes to the worker with
+    the least of it at once; what a worker had when it died is scored again by its successor. A reward that can't be
+    started raises UserError here, before anything is sampled.
     """
 
     def __init__(self, specs: Sequence[RewardSpec], workers: int = 1) -> None:
         self._specs = list(dict.fromkeys(specs))
+        self._owns_ray = start_ray(workers)
         self.workers = [RewardWorker.remote(os.getcwd()) for _ in range(workers)]
         self.restarts = 0
         self._queues: list[dict[Any, _Ticket]] = [{} for _ in self.workers]  # in order of submission
@@ -167,6 +176,8 @@ class RewardPool:
             ray.wait([w.close.remote() for w in self.workers], num_returns=len(self.workers), timeout=_CLOSE_SECONDS)
             for worker in self.workers:
                 ray.kill(worker)
+            if self._owns_ray:
+                ray.shutdown()
         self.workers = []
 
 

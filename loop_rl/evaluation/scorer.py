@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from loop_rl.data import Example
 from loop_rl.evaluation.reward import Reward, RewardSpec, Scores
 
 
 class Scorer(Protocol):
-    """Takes completions to score as they come, and gives their scores when asked; `notes`: what its rewards say."""
+    """Takes completions to score as they come, and gives their scores when asked. A context manager.
+
+    notes: what its rewards say. restarts: of its workers, so far.
+    """
 
     notes: list[str]
+    restarts: int
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
     def submit(
         self, spec: RewardSpec, examples: Sequence[Example], completions: Sequence[str], ids: Sequence[list[int]]
@@ -25,6 +33,8 @@ class Scorer(Protocol):
 
 class LocalScorer:
     """Scores in this process, at once. A context manager, which starts the rewards' modules and ends them."""
+
+    restarts = 0
 
     def __init__(self, specs: Sequence[RewardSpec]) -> None:
         self._rewards = {spec: Reward(spec) for spec in specs}

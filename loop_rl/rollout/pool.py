@@ -11,49 +11,43 @@ import torch
 from torch import Tensor
 
 from loop_rl.errors import UserError
-from loop_rl.models import LoopedConfig, LoopedForCausalLM
+from loop_rl.models import LoopedConfig
 from loop_rl.models.prefill import PrefillStudent
 from loop_rl.rollout.actors import DEATHS, LOGS, MAX_RETRIES, NotReady, answer, first_line
+from loop_rl.rollout.instance import start_ray
+from loop_rl.rollout.local import LocalEngine
 from loop_rl.rollout.record import Rollout
-from loop_rl.rollout.sampler import stream_groups, to_numpy, to_torch
+from loop_rl.rollout.sampler import to_numpy, to_torch
 from loop_rl.rollout.sampling import Sampling
 
 log = logging.getLogger(__name__)
 
-_FORWARDED = ("LOOP_RL_", "MBPP_", "HF_", "NCCL_", "CUDA_", "OMP_", "TOKENIZERS_", "PYTHONPATH")
-
 
 @ray.remote(max_restarts=-1, max_task_retries=0)
 class RolloutWorker:
-    """Holds a copy of the model. A restarted worker has no weights until the pool sends them again."""
+    """A LocalEngine on a process of its own. A restarted one has no weights until the pool sends them again."""
 
     def __init__(
         self, config: dict[str, Any], dtype: str, threads: int, student: dict[str, np.ndarray] | None = None
     ) -> None:
         """student: weights of a PrefillStudent that reads the prompts."""
         torch.set_num_threads(threads)
-        self.student_weights, self.student = student, None
-        self.config, self.dtype = config, getattr(torch, dtype)
-        self.model: LoopedForCausalLM | None = None
-        self.version = -1
+        self.engine = LocalEngine(LoopedConfig(**config), dtype)
+        if student is not None:
+            model = self.engine.model
+            self.engine.student = PrefillStudent(model.model).to(model.device, model.dtype).eval()
+            self.engine.student.load_state_dict({name: to_torch(value) for name, value in student.items()})
 
     def set_weights(self, weights: dict[str, np.ndarray], version: int) -> int:
         """Take new weights; returns their version."""
-        if self.model is None:
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-            self.model = LoopedForCausalLM(LoopedConfig(**self.config)).to(device, self.dtype).eval()
-            if self.student_weights is not None:
-                self.student = PrefillStudent(self.model.model)
-                self.student.load_state_dict({name: to_torch(w) for name, w in self.student_weights.items()})
-        self.model.load_state_dict({name: to_torch(value) for name, value in weights.items()})
-        self.version = version
+        self.engine.send_weights({name: to_torch(value) for name, value in weights.items()}, version)
         return version
 
     def sample(self, prompts: list[list[int]], sampling: Sampling, seeds: list[int]) -> Iterator[tuple[int, Rollout]]:
-        """The groups of these prompts as each ends, with its prompt's place, marked with the weights' version."""
-        if self.model is None:
-            raise NotReady("this rollout worker was started anew and has no weights yet")
-        yield from stream_groups(self.model, prompts, sampling, seeds, self.version, self.student)
+        """See LocalEngine.stream."""
+        if self.engine.version < 0:
+            raise NotReady("this rollout worker was restarted and has no weights yet")
+        yield from self.engine.stream(prompts, sampling, seeds)
 
     def environment(self) -> dict[str, str]:
         """The worker's environment variables and process id."""
@@ -77,25 +71,7 @@ class RolloutPool:
         learner_gpus: int = 1,
         student: PrefillStudent | None = None,
     ) -> None:
-        self._owns_ray = not ray.is_initialized()
-        if self._owns_ray:
-            if cluster is None and "RAY_JOB_ID" in os.environ:
-                cluster = "auto"
-            if cluster is None:
-                os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-                # A private instance on this machine needs no token, and says so at every start otherwise.
-                os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-                ray.init(
-                    address="local",
-                    num_cpus=workers,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    configure_logging=False,
-                )
-            else:
-                env = {key: value for key, value in os.environ.items() if key.startswith(_FORWARDED)}
-                ray.init(address=cluster, runtime_env={"env_vars": env}, log_to_driver=False)
+        self._owns_ray = start_ray(workers, cluster)
         gpus = 1 if ray.cluster_resources().get("GPU", 0) >= workers + learner_gpus else 0
         make = RolloutWorker.options(num_cpus=1, num_gpus=gpus)
         weights = None if student is None else {name: to_numpy(w.cpu()) for name, w in student.state_dict().items()}
@@ -111,7 +87,7 @@ class RolloutPool:
         self.close()
 
     def send_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Give every worker these weights (a state dict of LoopedForCausalLM)."""
+        """See Engine."""
         self._weights = ray.put({name: to_numpy(value.detach().cpu()) for name, value in weights.items()})
         self.version = version
         for index in range(len(self.workers)):
@@ -129,11 +105,7 @@ class RolloutPool:
         seeds: list[int],
         on_group: Callable[[int, Rollout], None] | None = None,
     ) -> list[Rollout]:
-        """Sample every prompt's group; a chunk whose worker dies is sampled again, with the same seeds.
-
-        `on_group(index, rollout)` is called as soon as a group has ended, while others are still being sampled, so
-        that it can be scored meanwhile.
-        """
+        """See Engine. A chunk whose worker dies is sampled again, with the same seeds."""
         results: list[Rollout | None] = [None] * len(prompts)
         chunks = [list(chunk) for chunk in np.array_split(np.arange(len(prompts)), len(self.workers)) if len(chunk)]
         streams = {self._submit(w, chunk, prompts, sampling, seeds): (w, chunk, 0) for w, chunk in enumerate(chunks)}

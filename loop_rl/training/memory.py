@@ -111,7 +111,8 @@ def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int) -> list[
     frozen_copy = learner.beta > 0 and recipe.lora is None
     completions = rollout.prompts_per_step * rollout.num_generations
     length = prompt_length + rollout.max_completion_length
-    local = 0 if rollout.cluster else rollout.workers
+    workers = 0 if rollout.cluster else rollout.workers
+    local = 0 if rollout.cluster else max(workers, 1)  # copies of the model that sample here
     # What is trained has float32 gradients, moments and, where the model is below it, master weights; PEFT makes
     # adapters float32 whatever the model is.
     full = _DTYPE_BYTES["float32"]
@@ -129,7 +130,8 @@ def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int) -> list[
     if local:
         # A worker holds its weights and, while they are replaced, the arrays that they come in.
         parts.append(Part("rollout workers' weights", local * parameters * item))
-        parts.append(Part("weights on their way", parameters * item, on_device=False))
+        if workers:
+            parts.append(Part("weights on their way", parameters * item, on_device=False))
         parts.append(Part("KV banks", completions * length * bank_bytes(config, depth, item)))
     if estimator.reuses:
         # Once in the sampler's buffer, once in its records, once where the learner reads them.
@@ -137,7 +139,7 @@ def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int) -> list[
         copies = 3 if local else 1
         parts.append(Part("endpoint states", copies * tokens * config.hidden_size * item, on_device=False))
     scorers = 0 if rollout.cluster else recipe.reward.workers
-    processes = (1 + local) * PROCESS + scorers * SCORER
+    processes = (1 + workers) * PROCESS + scorers * SCORER
     parts.append(Part("processes", processes, on_device=False))
     return parts
 

@@ -18,14 +18,15 @@ class Progress:
     """Shows a run's steps, and counts within them such as the questions of an evaluation, on stdout.
 
     On a terminal it is a bar. Elsewhere it is a line per step, at least `LINE_SECONDS` apart but for the first and the
-    last, each with the time left. Nothing is shown unless `shown`. Use it as a context manager.
+    last, each with the time left; so it is on a terminal without `bar`. Nothing is shown unless `shown`. Use it as a
+    context manager.
     """
 
-    def __init__(self, total: int, done: int = 0, shown: bool = True, unit: str = "step") -> None:
+    def __init__(self, total: int, done: int = 0, shown: bool = True, unit: str = "step", bar: bool = True) -> None:
         self.total, self.unit, self.shown = total, unit, shown
         self._console = Console()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bars = Bars(*columns, console=self._console, disable=not (shown and self._console.is_terminal))
+        self._bars = Bars(*columns, console=self._console, disable=not (shown and bar and self._console.is_terminal))
         self._task = self._bars.add_task("starting", total=total, completed=done)
         self._first, self._started = done, time.monotonic()
         self._last_line = -float("inf")

@@ -17,12 +17,15 @@ from accelerate.utils import broadcast_object_list
 from loop_rl.data import Example
 from loop_rl.errors import UserError
 from loop_rl.evaluation import Scores, evaluate, record_evaluation
-from loop_rl.evaluation.reward_pool import RewardPool
+from loop_rl.evaluation.reward_pool import make_scorer
 from loop_rl.evaluation.sample import Sampled, sample_and_submit
+from loop_rl.evaluation.scorer import Scorer
 from loop_rl.evaluation.task import Task
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.update import rollout_weights
 from loop_rl.recipe import Recipe, load_recipe
+from loop_rl.rollout.engine import Engine
+from loop_rl.rollout.local import LocalEngine
 from loop_rl.rollout.pool import RolloutPool
 from loop_rl.rollout.record import Rollout
 from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint, save_checkpoint
@@ -64,24 +67,32 @@ def train(recipe: Recipe, resume: bool = False, progress: bool = True) -> Path:
     if not main:
         trainer.follow()
         return run
-    pool = RolloutPool(
-        trainer.looped.config,
+    rewards = [task.reward for task in trainer.held_out]
+    with _engine(trainer) as pool, make_scorer(rewards, recipe.reward.workers) as scorer:
+        with mirrored(recipe, run) as mirror:
+            _lead(trainer, pool, scorer, run, progress, mirror, fresh=checkpoint is None)
+    return run
+
+
+def _engine(trainer: Trainer) -> Engine:
+    """What samples: the recipe's rollout workers, or with none of them this process."""
+    recipe, config = trainer.recipe, trainer.looped.config
+    if recipe.rollout.workers == 0:
+        return LocalEngine(config, recipe.model.dtype, trainer.student)
+    return RolloutPool(
+        config,
         recipe.model.dtype,
         recipe.rollout.workers,
         recipe.rollout.cluster,
         recipe.run.threads or torch.get_num_threads(),
         student=trainer.student,
     )
-    with pool, RewardPool([task.reward for task in trainer.held_out], recipe.reward.workers) as scorer:
-        with mirrored(recipe, run) as mirror:
-            _lead(trainer, pool, scorer, run, progress, mirror, fresh=checkpoint is None)
-    return run
 
 
 def _lead(
     trainer: Trainer,
-    pool: RolloutPool,
-    scorer: RewardPool,
+    pool: Engine,
+    scorer: Scorer,
     run: Path,
     progress: bool,
     mirror: Mirror,
@@ -93,7 +104,8 @@ def _lead(
         print(f"loop-rl: {note}", file=sys.stderr)
     pool.send_weights(rollout_weights(trainer.model), trainer.step)
 
-    shown = Progress(recipe.run.max_steps, trainer.step, progress)
+    bar = recipe.reward.workers > 0  # it would draw over a debugger's prompt
+    shown = Progress(recipe.run.max_steps, trainer.step, progress, bar=bar)
     with shown, stop_requests() as stop, (run / "metrics.jsonl").open("a") as metrics:
 
         def held_out() -> dict[str, Any]:
@@ -132,7 +144,7 @@ def _lead(
             raise KeyboardInterrupt(f"stopped after step {trainer.step}; {saved} is complete, --resume goes on")
 
 
-def _step(trainer: Trainer, pool: RolloutPool, scorer: RewardPool, run: Path) -> dict[str, Any]:
+def _step(trainer: Trainer, pool: Engine, scorer: Scorer, run: Path) -> dict[str, Any]:
     """One RL step; returns its row of metrics."""
     start = time.perf_counter()
     examples, seeds = trainer.prompts(trainer.step)
@@ -225,9 +237,7 @@ def _mean_and_deviation(values: torch.Tensor) -> tuple[float, float]:
     return scored.mean().item(), scored.std().item() if len(scored) > 1 else math.nan
 
 
-def _evaluate(
-    trainer: Trainer, task: Task, pool: RolloutPool, scorer: RewardPool, run: Path, shown: Progress
-) -> dict[str, Any]:
+def _evaluate(trainer: Trainer, task: Task, pool: Engine, scorer: Scorer, run: Path, shown: Progress) -> dict[str, Any]:
     """pass@k on a task's held-out questions with the pool's present weights, written to the run folder."""
     recipe = trainer.recipe
     sampling = dataclasses.replace(
@@ -295,7 +305,9 @@ def _check_run_folder(run: Path, recipe: Recipe, resume: bool) -> Path | None:
         raise UserError(f"there is no run to resume in {run}: check run.folder and run.name, or start without --resume")
     before, now = load_recipe(run / "recipe.yaml").model_dump(), recipe.model_dump()
     for values in (before, now):
-        values["reward"].pop("workers")  # how many score decides no score
+        # How many sample and score changes nothing but rounding.
+        for section, key in (("reward", "workers"), ("rollout", "workers"), ("rollout", "cluster")):
+            values[section].pop(key)
     for section in ("model", "data", "reward", "rollout", "learner", "optim", "lora"):
         if before[section] != now[section]:
             raise UserError(

@@ -38,12 +38,21 @@ def set_argument(parser: argparse.ArgumentParser) -> None:
 
 def positive(text: str) -> int:
     """An integer of at least 1."""
+    return _integer(text, 1)
+
+
+def not_negative(text: str) -> int:
+    """An integer of at least 0."""
+    return _integer(text, 0)
+
+
+def _integer(text: str, least: int) -> int:
     try:
         value = int(text)
     except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text}")
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text}")
     return value
 
 

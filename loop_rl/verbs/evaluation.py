@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from loop_rl.errors import UserError
-from loop_rl.verbs.arguments import positive, quiet, set_argument, temperature, verb
+from loop_rl.verbs.arguments import not_negative, positive, quiet, set_argument, temperature, verb
 
 
 def register(verbs: Any) -> None:
@@ -27,7 +27,9 @@ def register(verbs: Any) -> None:
     evaluation.add_argument("--greedy", action="store_true", help="one sample, always the likeliest token")
     evaluation.add_argument("--size", type=positive, metavar="N", help="questions of each data set; all by default")
     evaluation.add_argument("--data-folder", metavar="FOLDER", help="local data sets (otherwise LOOP_RL_DATA)")
-    evaluation.add_argument("--workers", type=positive, metavar="N", help="processes that sample; by default this one")
+    evaluation.add_argument(
+        "--workers", type=not_negative, metavar="N", help="processes that sample; 0 or 1, the default: this one"
+    )
     evaluation.add_argument(
         "--out", metavar="FOLDER", help="where the results go; by default the run's folder, or evals/MODEL"
     )

@@ -6,8 +6,10 @@ import signal
 import numpy as np
 import pytest
 import ray
+import torch
 
 from loop_rl.rollout.actors import answer
+from loop_rl.rollout.local import LocalEngine
 from loop_rl.rollout.pool import RolloutPool
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
@@ -43,6 +45,45 @@ def test_pool_samples_what_one_process_samples_with_current_weights(pool) -> Non
         assert seen == dict(enumerate(rollouts))
         assert {rollout.version for rollout in rollouts} == {version}
         assert_same(rollouts, sample_groups(model, PROMPTS, SAMPLING, SEEDS))
+
+
+def _sampled_with(engine, version: int, seed: int):
+    arrived: list[int] = []
+    engine.send_weights(tiny_model(seed=seed).state_dict(), version)
+    rollouts = engine.generate(PROMPTS, SAMPLING, SEEDS, lambda index, _: arrived.append(index))
+    return arrived, rollouts
+
+
+def test_the_engine_of_this_process_samples_what_one_worker_does(pool) -> None:
+    config, workers = tiny_model().config, pool.workers
+    pool.workers = workers[:1]
+    try:
+        with LocalEngine(config) as engine:
+            for version, seed in ((0, 0), (1, 5)):
+                here, there = (_sampled_with(each, version, seed) for each in (engine, pool))
+                assert here[0] == there[0]  # the order in which groups end
+                for one, other in zip(here[1], there[1], strict=True):
+                    assert one.version == other.version == version
+                    np.testing.assert_array_equal(one.prompt_states, other.prompt_states)
+                    for mine, its in zip(one.completions, other.completions, strict=True):
+                        for field in ("token_ids", "logps", "states"):
+                            np.testing.assert_array_equal(getattr(mine, field), getattr(its, field))
+                        assert (mine.seed, mine.finish_reason) == (its.seed, its.finish_reason)
+    finally:
+        pool.workers = workers
+
+
+def test_the_engine_of_this_process_leaves_its_random_stream_and_the_learners_weights_alone() -> None:
+    model = tiny_model()
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    engine = LocalEngine(model.config)
+    engine.send_weights(model.state_dict(), 0)
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    assert engine.model.lm_head.weight.abs().sum() > 0
+    torch.testing.assert_close(torch.rand(4), expected, rtol=0, atol=0)
 
 
 def test_groups_arrive_as_they_end_and_not_when_their_chunk_does(pool) -> None:

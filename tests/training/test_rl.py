@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pyarrow.parquet
 import pytest
@@ -117,6 +118,13 @@ def test_a_run_killed_at_a_random_moment_ends_with_the_same_weights(
     assert same(weights(run, 4), weights(finished, 4))
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
+
+
+def test_without_workers_a_run_is_the_same_and_needs_no_ray(finished: Path, tmp_path: Path, model_folder: Path) -> None:
+    recipe = load_recipe(recipe_file(tmp_path, model_folder), ["rollout.workers=0", "reward.workers=0"])
+    with mock.patch("ray.init", side_effect=AssertionError("Ray was started")):
+        run = train(recipe, progress=False)
+    assert same(weights(run, 4), weights(finished, 4))
 
 
 def test_every_step_draws_its_prompts_from_its_number(model_folder: Path, tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""Sampling with a copy of the model in this process: a rollout worker's work, and an engine without Ray."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from loop_rl.models import LoopedConfig, LoopedForCausalLM
+from loop_rl.models.prefill import PrefillStudent
+from loop_rl.rollout.record import Rollout
+from loop_rl.rollout.sampler import stream_groups
+from loop_rl.rollout.sampling import Sampling
+
+
+class LocalEngine:
+    """Holds a copy of the model and samples with it, as one rollout worker does. See Engine.
+
+    student: reads the prompts in the recurrences' place.
+    """
+
+    restarts = 0
+
+    def __init__(self, config: LoopedConfig, dtype: str = "float32", student: PrefillStudent | None = None) -> None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        with torch.random.fork_rng(devices=[]):  # weights that are replaced must not advance the run's random stream
+            self.model = LoopedForCausalLM(LoopedConfig(**config.to_dict())).to(device, getattr(torch, dtype)).eval()
+        self.student = student
+        self.version = -1
+
+    def __enter__(self) -> "LocalEngine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def send_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """See Engine."""
+        self.model.load_state_dict(weights)
+        self.version = version
+
+    def stream(self, prompts: list[list[int]], sampling: Sampling, seeds: list[int]) -> Iterator[tuple[int, Rollout]]:
+        """The groups of these prompts as each ends, with its prompt's place, marked with the weights' version."""
+        return stream_groups(self.model, prompts, sampling, seeds, self.version, self.student)
+
+    def generate(
+        self,
+        prompts: list[list[int]],
+        sampling: Sampling,
+        seeds: list[int],
+        on_group: Callable[[int, Rollout], None] | None = None,
+    ) -> list[Rollout]:
+        """See Engine."""
+        groups: dict[int, Rollout] = {}
+        for index, rollout in self.stream(prompts, sampling, seeds):
+            groups[index] = rollout
+            if on_group is not None:
+                on_group(index, rollout)
+        return [groups[index] for index in range(len(prompts))]
