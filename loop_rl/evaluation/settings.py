@@ -23,10 +23,13 @@ def eval_settings(
     weights: str, device: str, data: str, examples: Sequence[Example], reward: RewardSpec, sampling: Sampling, seed: int
 ) -> dict[str, Any]:
     """The settings as JSON can hold them; `weights` is the digest of the model's, `device` where it samples."""
+    from loop_rl.models.initial_state import INITIAL_STATE_VERSION
+
     said = "\0".join(f"{e.index}\0{e.prompt}\0{e.answer}\0{e.columns}" for e in examples)
     return {
         "loop_rl": loop_rl.__version__,
         "weights": weights,
+        "initial_state": INITIAL_STATE_VERSION,
         "device": device,
         "data": data,
         "questions": len(examples),

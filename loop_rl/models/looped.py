@@ -171,11 +171,11 @@ class LoopedModel(LoopedPreTrainedModel):
             if prelude is None:
                 raise ValueError("this model starts from its tokens' embedding: pass what prelude_forward returned")
             return prelude.embeddings
+        device, dtype = self.embed_tokens.weight.device, self.embed_tokens.weight.dtype
         if row_seeds is None:
             row_seeds = torch.full((position_ids.shape[0],), self.config.initial_state_seed)
         draw = {"normal": initial_state, "truncated_normal": truncated_initial_state}[self.config.initial_state]
-        z0 = draw(row_seeds, position_ids, self.config.hidden_size, self.config.initial_state_std)
-        return z0.to(device=self.embed_tokens.weight.device, dtype=self.embed_tokens.weight.dtype)
+        return draw(row_seeds, position_ids.to(device), self.config.hidden_size, self.config.initial_state_std, dtype)
 
     def endpoint(self, prelude: PreludeOutput, z0: Tensor, context: Context) -> Tensor:
         """z^R at the context's depth, by plain iteration."""

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from loop_rl.errors import UserError
+from loop_rl.models.initial_state import INITIAL_STATE_VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -90,13 +91,22 @@ def save_training_state(path: Path, objects: Mapping[str, Any], counters: Mappin
     counters: plain data. The global random states of Python, NumPy and torch (CPU and every GPU) go along.
     """
     state = {name: _get_state(value) for name, value in objects.items()}
-    torch.save({"objects": state, "counters": dict(counters), "random": _random_state()}, path)
+    torch.save(
+        {
+            "objects": state,
+            "counters": dict(counters),
+            "random": _random_state(),
+            "initial_state": INITIAL_STATE_VERSION,
+        },
+        path,
+    )
 
 
 def load_training_state(path: Path, objects: Mapping[str, Any]) -> dict[str, Any]:
     """Restore `objects` and the global random states in place from save_training_state's file; returns the counters.
 
-    Nothing is unpickled but tensors and plain data. Raises UserError when the file holds other objects.
+    Nothing is unpickled but tensors and plain data. A file of a version that drew other initial states is resumed with
+    a warning. Raises UserError when the file holds other objects.
     """
     saved = torch.load(path, map_location="cpu", weights_only=True)
     if set(saved["objects"]) != set(objects):
@@ -107,6 +117,12 @@ def load_training_state(path: Path, objects: Mapping[str, Any]) -> dict[str, Any
         else:
             value.load_state_dict(saved["objects"][name])
     _restore_random(saved["random"])
+    if saved.get("initial_state", 1) != INITIAL_STATE_VERSION:
+        logger.warning(
+            "%s was saved by a version of loop-rl that drew other initial states: from here on the run differs from "
+            "one that was never stopped; the states' distribution is the same",
+            path,
+        )
     return saved["counters"]
 
 

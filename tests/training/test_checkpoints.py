@@ -119,3 +119,15 @@ def test_a_state_of_other_objects_is_refused(tmp_path):
     save_training_state(tmp_path / "state.pt", objects, {})
     with pytest.raises(UserError, match="scheduler"):
         load_training_state(tmp_path / "state.pt", {"optimizer": objects["optimizer"]})
+
+
+def test_a_state_from_before_the_initial_states_changed_is_resumed_with_a_warning(tmp_path, caplog):
+    _, objects = make_training()
+    save_training_state(tmp_path / "state.pt", objects, {"step": 3})
+    load_training_state(tmp_path / "state.pt", objects)
+    assert not caplog.records
+    saved = torch.load(tmp_path / "state.pt", weights_only=True)
+    del saved["initial_state"]
+    torch.save(saved, tmp_path / "state.pt")
+    assert load_training_state(tmp_path / "state.pt", objects) == {"step": 3}
+    assert "drew other initial states" in caplog.text
