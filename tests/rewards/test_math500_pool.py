@@ -257,11 +257,19 @@ def script(body, **options):
     )
 
 
+def runs(process_id):
+    """Whether a process runs; one that has ended, and only waits to be reaped, doesn't."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def gone(process_ids, seconds):
     deadline = time.monotonic() + seconds
-    while any(Path(f"/proc/{number}").exists() for number in process_ids) and time.monotonic() < deadline:
+    while any(map(runs, process_ids)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return not any(Path(f"/proc/{number}").exists() for number in process_ids)
+    return not any(map(runs, process_ids))
 
 
 @pytest.mark.parametrize("work", ["time.sleep(60)", "math500_reward(None, ['$(n!)!$'], answer=['9'])"])

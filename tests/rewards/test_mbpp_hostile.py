@@ -16,13 +16,15 @@ NEEDS_FILES_KEPT = [name for name in ESCAPING if any(word in name for word in ("
 
 
 def sessions() -> set[int]:
-    """The session of every process of this machine."""
+    """The session of every process of this machine; one that has ended, and only waits to be reaped, is none."""
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            found.add(int(stat.read_bytes().rpartition(b")")[2].split()[3]))
+            fields = stat.read_bytes().rpartition(b")")[2].split()
         except OSError:
-            pass
+            continue
+        if fields[0] != b"Z":
+            found.add(int(fields[3]))
     return found
 
 

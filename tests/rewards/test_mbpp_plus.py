@@ -225,7 +225,7 @@ def test_start_says_what_protects(tmp_path, monkeypatch):
 
 
 def test_start_says_when_programs_can_read_the_answers(tmp_path, monkeypatch):
-    monkeypatch.setattr(mbpp_plus, "visible_folders", lambda: ["/usr", str(tmp_path / "inner")])
+    monkeypatch.setattr(mbpp_plus, "visible", lambda: ["/usr", str(tmp_path / "inner")])
     (tmp_path / "inner").mkdir()
     with scoring("plain", tmp_path):
         assert "CAN READ" not in mbpp_plus.start()
@@ -240,7 +240,7 @@ def test_without_bubblewrap_the_line_says_so(bwrap, told, tmp_path, monkeypatch)
     if bwrap:
         (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{bwrap}\n")
         (tmp_path / "bwrap").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(pools, "bubblewraps", lambda: [str(tmp_path / "bwrap")] if bwrap else [])
     pool = Pool(workers=1)
     try:
         assert told in pool.line

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rewards.sandbox.launch import INSIDE
+from rewards.sandbox.readable import INSIDE
 from rewards.sandbox.scratch import end_orphans
 from tests.rewards.mbpp_squares import MODES, make_pool
 from tests.rewards.test_mbpp_hostile import sessions
