@@ -262,7 +262,7 @@ def _tools(
 
         with LocalScorer(rewards) as scorer:
             _tell(scorer)
-            yield lambda *arguments: sample_groups(model, *arguments, student=student), scorer
+            yield lambda *arguments: sample_groups(model, *arguments, student=student, version=step), scorer
         return
     import torch
 

@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -15,19 +14,12 @@ from loop_rl.data import Example
 from loop_rl.errors import UserError
 from loop_rl.evaluation.reward import Reward, RewardSpec, Scores
 from loop_rl.evaluation.scorer import LocalScorer, Scorer
-from loop_rl.rollout.actors import DEATHS, LOGS, MAX_RETRIES, NotReady, answer, first_line
+from loop_rl.rollout.actors import DEATHS, LOGS, MAX_RETRIES, NotReady, Refusal, accepted, answer, first_line
 from loop_rl.rollout.instance import start_ray
 
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A UserError of a worker, as a value: raised there, Ray would bury its line in a traceback."""
-
-    message: str
 
 
 # No share of Ray's CPUs: scoring has room on a cluster whose CPUs the rollout workers fill.
@@ -111,7 +103,7 @@ class RewardPool:
 
     def _start(self, worker: int) -> list[str]:
         start = self.workers[worker].start
-        return _accepted(answer(lambda: start.remote(self._specs), f"reward worker {worker}"))
+        return accepted(answer(lambda: start.remote(self._specs), f"reward worker {worker}"))
 
     def submit(
         self, spec: RewardSpec, examples: Sequence[Example], completions: Sequence[str], ids: Sequence[list[int]]
@@ -144,7 +136,7 @@ class RewardPool:
             if ticket is None:
                 continue  # sent again meanwhile, with all that its worker had
             try:
-                ticket.scores = _accepted(ray.get(reference))
+                ticket.scores = accepted(ray.get(reference))
             except DEATHS as error:
                 self._again(worker, ticket, error)
 
@@ -179,9 +171,3 @@ class RewardPool:
             if self._owns_ray:
                 ray.shutdown()
         self.workers = []
-
-
-def _accepted(value: Any) -> Any:
-    if isinstance(value, Refusal):
-        raise UserError(value.message)
-    return value

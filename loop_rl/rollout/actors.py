@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -15,6 +16,20 @@ log = logging.getLogger(__name__)
 
 class NotReady(RuntimeError):
     """Raised by an actor that Ray has started anew, and that hasn't been given what it needs yet."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A UserError of a worker, as a value: raised there, Ray would bury its line in a traceback."""
+
+    message: str
+
+
+def accepted(value: Any) -> Any:
+    """What a worker returned; raises the UserError that it returned in its place."""
+    if isinstance(value, Refusal):
+        raise UserError(value.message)
+    return value
 
 
 DEATHS = (RayActorError, ActorUnavailableError, NotReady)

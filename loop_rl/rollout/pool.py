@@ -13,7 +13,7 @@ from torch import Tensor
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedConfig
 from loop_rl.models.prefill import PrefillStudent
-from loop_rl.rollout.actors import DEATHS, LOGS, MAX_RETRIES, NotReady, answer, first_line
+from loop_rl.rollout.actors import DEATHS, LOGS, MAX_RETRIES, NotReady, Refusal, accepted, answer, first_line
 from loop_rl.rollout.instance import start_ray
 from loop_rl.rollout.local import LocalEngine
 from loop_rl.rollout.record import Rollout
@@ -43,11 +43,16 @@ class RolloutWorker:
         self.engine.send_weights({name: to_torch(value) for name, value in weights.items()}, version)
         return version
 
-    def sample(self, prompts: list[list[int]], sampling: Sampling, seeds: list[int]) -> Iterator[tuple[int, Rollout]]:
-        """See LocalEngine.stream."""
+    def sample(
+        self, prompts: list[list[int]], sampling: Sampling, seeds: list[int]
+    ) -> Iterator[tuple[int, Rollout] | Refusal]:
+        """See LocalEngine.stream; a UserError comes as a Refusal, the last one yielded."""
         if self.engine.version < 0:
             raise NotReady("this rollout worker was restarted and has no weights yet")
-        yield from self.engine.stream(prompts, sampling, seeds)
+        try:
+            yield from self.engine.stream(prompts, sampling, seeds)
+        except UserError as error:
+            yield Refusal(str(error))
 
     def environment(self) -> dict[str, str]:
         """The worker's environment variables and process id."""
@@ -113,7 +118,7 @@ class RolloutPool:
             (stream,), _ = ray.wait(list(streams), num_returns=1)
             worker, chunk, retries = streams[stream]
             try:
-                place, rollout = ray.get(next(stream))
+                place, rollout = accepted(ray.get(next(stream)))
             except StopIteration:
                 del streams[stream]
                 continue

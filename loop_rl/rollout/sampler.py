@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from loop_rl.errors import UserError
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.adaptive import adaptive_endpoint
 from loop_rl.models.contexts import Context, DecodeContext, PaddedContext
@@ -49,13 +50,14 @@ def sample_groups(
     seeds: list[int],
     on_group: Callable[[int, Rollout], None] | None = None,
     student: PrefillStudent | None = None,
+    version: int = 0,
 ) -> list[Rollout]:
     """Sample `num_generations` completions of every prompt, in the prompts' order; see stream_groups.
 
     `on_group(index, rollout)` is called as soon as a group has ended.
     """
     groups: dict[int, Rollout] = {}
-    for index, rollout in stream_groups(model, prompts, sampling, seeds, student=student):
+    for index, rollout in stream_groups(model, prompts, sampling, seeds, version, student):
         groups[index] = rollout
         if on_group is not None:
             on_group(index, rollout)
@@ -82,6 +84,7 @@ def stream_groups(
 
     Raises:
         ValueError: an empty prompt; a student without terminal banks.
+        UserError: logits that are not finite, so that no token has a probability.
     """
     if not all(prompts):
         raise ValueError(f"prompt {[bool(p) for p in prompts].index(False)} is empty")
@@ -146,6 +149,8 @@ def stream_groups(
         drawn, drawn_logps = draw(logits, sampling, uniforms(row_seeds[batch], torch.full_like(batch, t)))
         drawn, drawn_logps = drawn.cpu(), drawn_logps.cpu()
         running = ~stopped[batch]
+        if not drawn_logps[running].isfinite().all():
+            raise UserError(_not_finite(logits, running, sampling.temperature, version, t))
         live = batch[running]
         tokens[live, t], logps[live, t], counts[live] = drawn[running], drawn_logps[running], t + 1
         stopped[live] = torch.isin(drawn[running], eos)
@@ -169,6 +174,17 @@ def stream_groups(
         logits = model.lm_head(core.coda_forward(z, step, prelude)[:, -1])
         if states is not None:
             states[batch[running], t] = z[:, 0].cpu()[running]
+
+
+def _not_finite(logits: Tensor, running: Tensor, temperature: float, version: int, t: int) -> str:
+    """Why a token that was drawn has no probability: of the model's logits, or of the temperature."""
+    if logits[running.to(logits.device)].isfinite().all():
+        return f"rollout.temperature: logits divided by {temperature:g} are not finite; raise it (0 is greedy, in eval)"
+    weights = f"the weights of step {version}" if version else "this model"
+    return (
+        f"the logits of {weights} are NaN or infinite at token {t + 1} of a completion, so nothing can be sampled: "
+        "go on from an earlier checkpoint or another model; lower optim.learning_rate if training led here"
+    )
 
 
 def _endpoint(

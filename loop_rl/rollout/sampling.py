@@ -52,7 +52,8 @@ def draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, T
 
     Returns:
         Tokens int64 [rows], and their log-probabilities float32 [rows] under the untruncated distribution at the
-        sampling temperature (at temperature 1 for greedy), which is what the learner evaluates.
+        sampling temperature (at temperature 1 for greedy), which is what the learner evaluates. A row that has NaN or
+        infinity has no distribution: its log-probability is NaN.
     """
     logits = logits.float() if logits.dtype != torch.float64 else logits
     logps = torch.log_softmax(logits / (sampling.temperature or 1.0), dim=-1)
@@ -60,6 +61,8 @@ def draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, T
         tokens = logits.argmax(-1)
     else:
         mass = truncate(logps.exp(), sampling.top_k, sampling.top_p).double().cumsum(-1)
-        threshold = uniform.to(mass.device)[:, None] * mass[:, -1:]
+        whole = mass[:, -1:]
+        # Below the whole mass even where the product is rounded up to it: no token without mass is drawn.
+        threshold = torch.minimum(uniform.to(mass.device)[:, None] * whole, whole.nextafter(torch.zeros_like(whole)))
         tokens = torch.searchsorted(mass, threshold, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
     return tokens, logps.gather(-1, tokens[:, None])[:, 0].float()

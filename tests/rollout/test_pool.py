@@ -8,6 +8,7 @@ import pytest
 import ray
 import torch
 
+from loop_rl.errors import UserError
 from loop_rl.rollout.actors import answer
 from loop_rl.rollout.local import LocalEngine
 from loop_rl.rollout.pool import RolloutPool
@@ -45,6 +46,14 @@ def test_pool_samples_what_one_process_samples_with_current_weights(pool) -> Non
         assert seen == dict(enumerate(rollouts))
         assert {rollout.version for rollout in rollouts} == {version}
         assert_same(rollouts, sample_groups(model, PROMPTS, SAMPLING, SEEDS))
+
+
+def test_weights_that_are_not_finite_end_sampling_in_one_line(pool) -> None:
+    weights = {name: value.clone() for name, value in tiny_model().state_dict().items()}
+    weights["lm_head.weight"][7] = torch.nan
+    pool.send_weights(weights, 3)
+    with pytest.raises(UserError, match="^the logits of the weights of step 3 are NaN[^\n]*$"):
+        pool.generate(PROMPTS, SAMPLING, SEEDS)
 
 
 def _sampled_with(engine, version: int, seed: int):

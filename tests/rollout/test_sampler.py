@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from loop_rl.errors import UserError
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.contexts import PaddedContext
 from loop_rl.rollout.sampler import sample_groups, stream_groups
@@ -123,6 +124,41 @@ def test_truncated_sampling_never_leaves_the_set_and_reports_full_probabilities(
     tokens, logps = draw(logits, Sampling(1, 1, top_k=2), uniform)
     assert set(tokens.tolist()) == {1, 3}
     torch.testing.assert_close(logps.exp(), torch.tensor([0.1, 0.4, 0.2, 0.3])[tokens])
+
+
+def test_a_token_without_mass_is_never_drawn() -> None:
+    logits = torch.tensor([[0.0, 0.0, 0.0, -torch.inf]])
+    almost_one = torch.tensor([1 - 2**-53], dtype=torch.float64)
+    for scale in (0.3, 1.0, 1.7):
+        tokens, logps = draw(logits * scale, Sampling(1, 1), almost_one)
+        assert tokens.item() == 2 and logps.isfinite().all()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0}, {"top_k": 3}, {"top_p": 0.5}, {"tolerance": 0.1}])
+def test_logits_that_are_not_finite_are_refused(value: float, sampling: dict) -> None:
+    model = tiny_model()
+    model.lm_head.weight.data[7] = value
+    with pytest.raises(UserError, match="the weights of step 5 are NaN or infinite at token 1 .*learning_rate"):
+        list(stream_groups(model, PROMPTS, Sampling(2, 3, **sampling), [1, 2, 3], version=5))
+    with pytest.raises(UserError, match="logits of this model"):
+        sample_groups(model, PROMPTS, Sampling(2, 3, **sampling), [1, 2, 3])
+
+
+def test_a_temperature_that_overflows_is_named() -> None:
+    with pytest.raises(UserError, match="rollout.temperature"):
+        sample_groups(tiny_model(), PROMPTS, Sampling(2, 3, temperature=1e-44), [1, 2, 3])
+
+
+def test_a_row_that_has_ended_may_go_wrong_behind_its_end() -> None:
+    """What is fed for it until it is dropped is nobody's: only rows that are sampled on must be finite."""
+    model = tiny_model()
+    settings = Sampling(8, 9, eos_token_ids=(2, 3, 4))
+    expected = sample_groups(model, PROMPTS, settings, [1, 2, 3])
+    model.model.embed_tokens.weight.data[2:5] = torch.nan
+    for one, other in zip(expected, sample_groups(model, PROMPTS, settings, [1, 2, 3]), strict=True):
+        for a, b in zip(one.completions, other.completions, strict=True):
+            np.testing.assert_array_equal(a.token_ids, b.token_ids)
 
 
 def test_states_can_be_left_out() -> None:
