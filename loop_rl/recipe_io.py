@@ -161,7 +161,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _parse(text: str, source: str) -> Any:
+def parse_yaml(text: str, source: str) -> Any:
+    """The value that YAML describes; UserError naming the source for bad YAML, a repeated key, too deep nesting."""
     try:
         depth = 0
         for event in yaml.parse(text, Loader=_Loader):
@@ -207,7 +208,7 @@ def _read_with_bases(file: Path, above: tuple[Path, ...], sources: dict[tuple[st
         raise UserError(f"{file}: not a text file in UTF-8, so not a recipe") from None
     except OSError as error:
         raise UserError(f"cannot read the recipe {file}: {error.strerror or error}") from None
-    values = _parse(text, str(file))
+    values = parse_yaml(text, str(file))
     if values is None:
         raise UserError(f"{file}: the recipe is empty; give it sections such as model, data, rollout, or `extends:`")
     if not isinstance(values, dict):
@@ -241,7 +242,7 @@ def _override(values: dict[str, Any], override: str, sources: dict[tuple[str, ..
     source = f"--set {override}"
     if not equals or not all(parts):
         raise UserError(f"{source}: wanted key=value with a dotted key, such as optim.learning_rate=1e-5")
-    nested: Any = _parse(text, source)
+    nested: Any = parse_yaml(text, source)
     for part in reversed(parts):
         nested = {part: nested}
     return _merge(values, nested, (), source, sources)

@@ -34,8 +34,8 @@ make_environment() {
     if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
         echo "installing into .venv (about 2 GB with a CPU build of torch, a few minutes; once)"
         rm -f .venv/complete-*
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".${extras:+[$extras]}"
+        .venv/bin/python -m pip install --disable-pip-version-check -c constraints.txt torch
+        .venv/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e ".${extras:+[$extras]}"
         echo "$wanted" >"$stamp"
     fi
     export PATH="$PWD/.venv/bin:$PATH" HF_HUB_DISABLE_TELEMETRY=1

@@ -11,6 +11,7 @@ import yaml
 
 from loop_rl.errors import UserError
 from loop_rl.recipe import Recipe, load_recipe, recipes_folder
+from loop_rl.recipe_io import parse_yaml
 from loop_rl.training.distill_recipe import DistillRecipe
 from loop_rl.training.pretrain_recipe import PretrainRecipe
 from loop_rl.training.sft_recipe import SftRecipe
@@ -59,8 +60,8 @@ def verb_of(name: str) -> str:
 def _values(file: Path) -> dict[str, Any]:
     """A recipe's sections; none where it is no recipe, since reading it as one says what is wrong."""
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        values = parse_yaml(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, ValueError, UserError):
         return {}
     if not isinstance(values, dict):
         return {}

@@ -61,7 +61,7 @@ def test_the_cosine_is_that_of_the_updates_gradients(estimator):
 
 
 def test_limits():
-    limits = HealthSection(max_residual=0.1, max_term_ratio=0.9, min_cosine=0.95)
+    limits = HealthSection(max_residual=0.1, max_term_ratio=0.9, min_cosine=0.95, cosine_steps=1)
     healthy = {"residual/q90": 0.1, "neumann/term_ratio": 0.9, "gradient/cosine": 0.95}
     assert breach(healthy, limits) is None and breach({}, limits) is None
     for name, value in (("residual/q90", 0.11), ("neumann/term_ratio", 1.5), ("gradient/cosine", 0.9)):

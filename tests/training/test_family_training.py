@@ -20,6 +20,7 @@ from loop_rl.training.lora import PARTS, adapted, adapted_layers
 from loop_rl.training.memory import run_parts
 from loop_rl.training.trainer import Trainer
 from tests.families import FAMILIES, write_model
+from tests.rounding import rounding
 from tests.tiny import tiny_model
 
 PROMPTS = ["2+3=", "7*6=", "one more and one: ", "9-4="]
@@ -71,7 +72,9 @@ def test_two_steps_of_reuse_and_neumann4(folder, lora):
         batch = collate(samples_of(rollouts, advantages), True)
         with torch.no_grad():
             logps = score(trainer.model, batch, trainer.learner.estimator, 1.0).logps
-        assert (logps - batch.behaviour_logps)[batch.mask].abs().max() <= 1e-5
+        estimator = trainer.learner.estimator
+        bound = rounding(lambda model, b=batch, e=estimator: score(model, b, e, 1.0).logps[b.mask], trainer.model)
+        assert (logps - batch.behaviour_logps)[batch.mask].abs().max() <= bound
         metrics = trainer.learn(rollouts, advantages)
         assert metrics["skipped_update"] == 0 and metrics["grad_norm"] > 0
         cosine, residual = metrics["gradient/cosine"], metrics["residual/median"]
@@ -131,10 +134,12 @@ def test_a_saved_model_is_the_base_plus_its_adapters(folder, parts, tmp_path):
     for weights in (rollout_weights(trainer.model), saved.state_dict()):
         assert weights.keys() == expected.keys()
         for name, value in weights.items():
-            torch.testing.assert_close(value, expected[name], rtol=1e-6, atol=1e-7)
+            largest = 8 * torch.finfo(value.dtype).eps * float(value.abs().max())  # 6 products and a sum
+            torch.testing.assert_close(value, expected[name], rtol=0, atol=largest)
     ids = torch.arange(3, 12)[None]
     with torch.no_grad():
-        torch.testing.assert_close(saved(ids).logits, trainer.model(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
+        bound = rounding(lambda model: model(ids).logits, saved)
+        torch.testing.assert_close(saved(ids).logits, trainer.model(input_ids=ids).logits, rtol=0, atol=bound)
     assert any("lora_A" in name for name in load_file(tmp_path / "adapter.safetensors"))
 
 
@@ -175,7 +180,7 @@ def test_every_adapter_of_our_own_injections_takes_part(injection):
 
 
 def test_embedding_and_head_of_their_own_take_an_adapter():
-    looped = tiny_model()
+    looped = tiny_model(torch.float64)
     base = {name: value.clone() for name, value in looped.state_dict().items()}
     model = adapted(looped, LoraSection(r=2, target_modules=["embed_tokens", "lm_head"]))
     with torch.no_grad():
@@ -185,6 +190,6 @@ def test_embedding_and_head_of_their_own_take_an_adapter():
     merged = rollout_weights(model)
     assert {n for n in base if not torch.equal(merged[n], base[n])} == {"model.embed_tokens.weight", "lm_head.weight"}
     ids = torch.arange(3, 12)[None]
-    plain = tiny_model()
+    plain = tiny_model(torch.float64)
     plain.load_state_dict(merged)
-    torch.testing.assert_close(plain(ids).logits, model(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(plain(ids).logits, model(input_ids=ids).logits, rtol=0, atol=1e-11)
