@@ -232,11 +232,11 @@ class LoraSection(Section):
         None, description="Parts whose layers get one; core has the injection, coda the readout; null: all."
     )
 
-    @field_validator("target_modules", "parts")
+    @field_validator("target_modules")
     @classmethod
     def _some(cls, names: Any) -> Any:
-        if names == []:
-            raise ValueError("an empty list adapts nothing; name some, or leave the key out")
+        if not names:
+            raise ValueError("an empty list adapts nothing; name some layers, or leave the key out")
         return names
 
 

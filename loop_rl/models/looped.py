@@ -201,7 +201,8 @@ class LoopedModel(LoopedPreTrainedModel):
         for recurrence in range(context.depth):
             z = self.recur(z, prelude, context, recurrence)
             logits.append(self.exit_gate(z)[..., 0])
-        return exit_distribution(torch.stack(logits).float())
+        stacked = torch.stack(logits)
+        return exit_distribution(stacked if stacked.dtype == torch.float64 else stacked.float())
 
     @can_return_tuple
     def forward(

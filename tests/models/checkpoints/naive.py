@@ -145,7 +145,7 @@ def parcae(raw: dict[str, Any], t: Tensors, ids: Tensor, z: Tensor, depth: int) 
     heads, kv, eps = raw["num_attention_heads"], raw["num_key_value_heads"], raw["norm_eps"]
     dim = raw["n_embd"] // heads
     angles = angles_per_position(dim, raw["rope_settings"]["rope_base"])
-    tiny = torch.finfo(torch.float32).eps
+    tiny = torch.finfo(torch.float64).eps  # the families' norms without weight take that of the computation's dtype
 
     def block(x: Tensor, at: str, layer: int) -> Tensor:
         y = rms(x, t[at + "norm_1.weight"], eps)

@@ -65,7 +65,8 @@ def test_64_cached_tokens_equal_the_plain_forward(model):
     full = torch.cat((mask, torch.ones(2, 64, dtype=torch.long)), dim=1)
     with torch.no_grad():
         plain = model(out.sequences, attention_mask=full).logits[:, 5:-1]
-    close(torch.stack(out.logits, dim=1), plain)
+    bound = torch.finfo(torch.float32).eps * plain.abs().max()  # generate returns float32
+    assert (torch.stack(out.logits, dim=1) - plain).abs().max() <= bound
     assert len(out.cache.layers) == model.config.bank_count(model.config.depth)
 
 
