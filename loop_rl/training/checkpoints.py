@@ -16,34 +16,42 @@ import torch
 
 from loop_rl.errors import UserError
 from loop_rl.models.initial_state import INITIAL_STATE_VERSION
+from loop_rl.training.disk import INCOMPLETE, sync, sync_tree, writing
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step_(\d+)")
-_TEMPORARY = ".incomplete_"
 
 
 def save_checkpoint(folder: Path, step: int, save: Callable[[Path], None], keep: int) -> Path:
     """Write folder/step_<step> through `save(path)` and keep the newest `keep` complete checkpoints.
 
     The manifest (size and SHA-256 of every file) is written last and everything is synced before the rename, so a
-    process or machine that dies at any moment leaves the earlier checkpoints as they were.
+    process or machine that dies at any moment leaves the earlier checkpoints as they were. Raises UserError where the
+    disk refuses, such as a full one; nothing is left of the new checkpoint then.
     """
     if keep < 1:
         raise ValueError(f"keep is {keep}: at least the checkpoint just written stays")
-    folder.mkdir(parents=True, exist_ok=True)
-    final, temporary = folder / f"step_{step}", folder / f"{_TEMPORARY}step_{step}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    save(temporary)
-    _seal(temporary)
-    if final.exists():
-        # Only a damaged or replayed step is ever written twice; rename cannot replace a folder that holds files.
-        shutil.rmtree(final)
-    os.rename(temporary, final)
-    _sync(folder)
-    _prune(folder, final, keep)
+    final, temporary = folder / f"step_{step}", folder / f"{INCOMPLETE}step_{step}"
+    replaced = folder / f"{INCOMPLETE}old_step_{step}"
+    with writing(final):
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in (temporary, replaced):
+            shutil.rmtree(leftover, ignore_errors=True)
+        try:
+            temporary.mkdir()
+            save(temporary)
+            _seal(temporary)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)  # a full disk needs the space
+            raise
+        if final.exists():
+            # Only a damaged or replayed step is ever written twice; rename cannot replace a folder that holds files.
+            os.rename(final, replaced)
+        os.rename(temporary, final)
+        sync(folder)
+        _prune(folder, final, keep)
     return final
 
 
@@ -75,13 +83,19 @@ def find_fault(path: Path, digests: bool = True) -> str | None:
                 return f"{name} is missing"
             if file.stat().st_size != entry["size"]:
                 return f"{name} has {file.stat().st_size} bytes, the manifest says {entry['size']}"
-            if digests and _digest(file) != entry["sha256"]:
+            if digests and digest_of(file) != entry["sha256"]:
                 return f"{name} differs from its SHA-256 in the manifest"
     except FileNotFoundError:
         return f"no {MANIFEST}"
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
         return f"{MANIFEST} is unreadable"
     return None
+
+
+def sealed_files(path: Path) -> dict[str, str]:
+    """The files of a complete checkpoint, by their names in it, with their SHA-256."""
+    entries = json.loads((path / MANIFEST).read_text())["files"]
+    return {name: entry["sha256"] for name, entry in entries.items()}
 
 
 def save_training_state(path: Path, objects: Mapping[str, Any], counters: Mapping[str, Any]) -> None:
@@ -106,24 +120,43 @@ def load_training_state(path: Path, objects: Mapping[str, Any]) -> dict[str, Any
     """Restore `objects` and the global random states in place from save_training_state's file; returns the counters.
 
     Nothing is unpickled but tensors and plain data. A file of a version that drew other initial states is resumed with
-    a warning. Raises UserError when the file holds other objects.
+    a warning. Raises UserError when the file is damaged or holds other objects.
     """
-    saved = torch.load(path, map_location="cpu", weights_only=True)
-    if set(saved["objects"]) != set(objects):
-        raise UserError(f"{path} holds {sorted(saved['objects'])}, this run needs {sorted(objects)}; start a new run")
-    for name, value in objects.items():
-        if isinstance(value, torch.Generator):
-            value.set_state(saved["objects"][name])
-        else:
-            value.load_state_dict(saved["objects"][name])
-    _restore_random(saved["random"])
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        states, counters, random_states = (dict(saved[part]) for part in ("objects", "counters", "random"))
+        if set(states) != set(objects):
+            raise UserError(f"{path} holds {sorted(states)}, this run needs {sorted(objects)}; start a new run")
+        for name, value in objects.items():
+            _set_state(value, states[name])
+        _restore_random(random_states)
+    except UserError:
+        raise
+    except Exception as error:  # torch, pickle and each object's load_state_dict have their own
+        cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(
+            f"cannot resume from {path} ({cause}); remove {path.parent}, and --resume takes the checkpoint before it"
+        ) from error
     if saved.get("initial_state", 1) != INITIAL_STATE_VERSION:
         logger.warning(
             "%s was saved by a version of loop-rl that drew other initial states: from here on the run differs from "
             "one that was never stopped; the states' distribution is the same",
             path,
         )
-    return saved["counters"]
+    return counters
+
+
+def _set_state(value: Any, state: Any) -> None:
+    """Give an object its state back; ValueError where tensors of an optimizer's state are not those of its weights."""
+    if isinstance(value, torch.Generator):
+        value.set_state(state)
+        return
+    value.load_state_dict(state)
+    if isinstance(value, torch.optim.Optimizer):
+        for parameter, moments in value.state.items():
+            for name, moment in moments.items():
+                if torch.is_tensor(moment) and moment.dim() and moment.shape != parameter.shape:
+                    raise ValueError(f"{name} has the shape {tuple(moment.shape)}, its weight {tuple(parameter.shape)}")
 
 
 def _get_state(value: Any) -> Any:
@@ -164,28 +197,20 @@ def _prune(folder: Path, written: Path, keep: int) -> None:
             kept.add(path)
         elif path not in kept and checkpoint_step(path) < checkpoint_step(written):
             shutil.rmtree(path)
-    for leftover in folder.glob(f"{_TEMPORARY}*"):
+    for leftover in folder.glob(f"{INCOMPLETE}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _seal(folder: Path) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     entries = {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": _digest(path)} for path in files
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": digest_of(path)} for path in files
     }
     (folder / MANIFEST).write_text(json.dumps({"files": entries}, indent=1) + "\n")
-    for path in [*files, folder / MANIFEST, *(p for p in folder.rglob("*") if p.is_dir()), folder]:
-        _sync(path)
+    sync_tree(folder)
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return hashlib.filedigest_of(file, "sha256").hexdigest()

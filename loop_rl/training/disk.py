@@ -11,6 +11,8 @@ from pathlib import Path
 
 from loop_rl.errors import UserError
 
+# What is under a name that begins so is not there yet, or not any more.
+INCOMPLETE = ".incomplete_"
 _FAULTS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -21,6 +23,7 @@ _FAULTS = (
     errno.EPERM,
     errno.ENOTDIR,
     errno.EISDIR,
+    errno.EEXIST,
 )
 # What libraries make of a failed write: safetensors its own exception, torch a RuntimeError, pyarrow an OSError.
 _NUMBERED = re.compile(r"(?:os error|[Ee]rrno) (\d+)")
@@ -29,7 +32,7 @@ _TORCH = re.compile(r"PytorchStreamWriter|unexpected pos \d+ vs \d+|file write f
 
 def write_whole(path: Path, text: str) -> None:
     """Write a text file so that a process or machine that dies leaves the old content or the new, never a part."""
-    temporary = path.with_name(f".incomplete_{path.name}")
+    temporary = path.with_name(f"{INCOMPLETE}{path.name}")
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
@@ -50,6 +53,12 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Have a folder with all that is in it reach the disk."""
+    for path in [*folder.rglob("*"), folder]:
+        sync(path)
 
 
 @contextlib.contextmanager
