@@ -213,4 +213,4 @@ def _seal(folder: Path) -> None:
 def digest_of(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
-        return hashlib.filedigest_of(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

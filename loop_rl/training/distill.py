@@ -25,9 +25,7 @@ def distill(recipe: DistillRecipe, resume: bool = False, progress: bool = True) 
     """
     if not recipe.student.hidden_weight and not recipe.student.kl_weight:
         raise UserError("student.hidden_weight and student.kl_weight are both 0: there is nothing to learn from")
-    return train_on_text(
-        recipe, lambda checkpoint: Distiller(recipe, checkpoint), ("teacher", "student", "data"), resume, progress
-    )
+    return train_on_text(recipe, lambda checkpoint: Distiller(recipe, checkpoint), resume, progress)
 
 
 class Distiller(TextTrainer):

@@ -28,9 +28,7 @@ def pretrain(recipe: PretrainRecipe, resume: bool = False, progress: bool = True
             f"data.length ({recipe.data.length}) exceeds model.max_position_embeddings "
             f"({recipe.model.max_position_embeddings}); lower one or raise the other"
         )
-    return train_on_text(
-        recipe, lambda checkpoint: Pretrainer(recipe, checkpoint), ("model", "data", "prior"), resume, progress
-    )
+    return train_on_text(recipe, lambda checkpoint: Pretrainer(recipe, checkpoint), resume, progress)
 
 
 class Pretrainer(TextTrainer):

@@ -1,6 +1,5 @@
 """Supervised fine-tuning by TRL's SFTTrainer: a depth for each micro-batch, and truncated backpropagation."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,18 +12,28 @@ from trl import SFTConfig, SFTTrainer
 from loop_rl.errors import UserError
 from loop_rl.learner.language import IGNORED
 from loop_rl.models import LoopedForCausalLM
+from loop_rl.training.checkpoints import checkpoint_step
 from loop_rl.training.depth_prior import DepthPrior
+from loop_rl.training.disk import INCOMPLETE, writing
 from loop_rl.training.learned_prior import make_prior
 from loop_rl.training.load import load_model
+from loop_rl.training.lock import run_lock
 from loop_rl.training.pretrain import truncated_loss
-from loop_rl.training.rows import drop_rows_after
-from loop_rl.training.run_folder import environment, progress_bar
+from loop_rl.training.progress import Progress
+from loop_rl.training.run_folder import (
+    is_finished,
+    open_run,
+    publish_model,
+    say_finished,
+    start_run,
+    warn_of_schedule,
+)
 from loop_rl.training.schedule import wsd_factor
 from loop_rl.training.sft_data import sft_rows
 from loop_rl.training.sft_recipe import SftRecipe
-from loop_rl.training.sft_run import RunKeeper
+from loop_rl.training.sft_run import TRAINER_FILES, RunKeeper
 from loop_rl.training.stop import stop_requests
-from loop_rl.training.text_trainer import make_optimizer, open_run_folder
+from loop_rl.training.text_trainer import MAY_CHANGE, make_optimizer, stopped
 
 
 def sft(recipe: SftRecipe, resume: bool = False, progress: bool = True) -> Path:
@@ -32,47 +41,48 @@ def sft(recipe: SftRecipe, resume: bool = False, progress: bool = True) -> Path:
 
     Interrupting and resuming are as in pretraining. Raises UserError for what the user can mend.
     """
-    optim, train = recipe.optim, recipe.train
-    if optim.warmup_fraction + optim.decay_fraction > 1:
-        raise UserError("optim.warmup_fraction and optim.decay_fraction add up to more than 1; lower one of them")
+    train = recipe.train
     if torch.cuda.device_count() > 1:
         raise UserError("sft trains on one GPU: set CUDA_VISIBLE_DEVICES to one of them")
     if train.threads is not None:
         torch.set_num_threads(train.threads)
+    run = Path(recipe.run.folder) / recipe.run.name
+    with run_lock(run):
+        checkpoint = open_run(run, recipe, MAY_CHANGE, resume)
+        if checkpoint is None or not is_finished(checkpoint, train.max_steps):
+            if checkpoint is not None:
+                warn_of_schedule(run, "train.max_steps", train.max_steps)
+            publish_model(run, _train(recipe, run, checkpoint, progress), TRAINER_FILES)
+        elif not publish_model(run, checkpoint, TRAINER_FILES):
+            say_finished(run, checkpoint, train.max_steps)
+    return run
+
+
+def _train(recipe: SftRecipe, run: Path, checkpoint: Path | None, progress: bool) -> Path:
+    """The updates that are left after the checkpoint, or all of them; returns the last checkpoint."""
     model, tokenizer = load_model(recipe.model.path, "float32")
     if recipe.data.length > model.config.max_position_embeddings:
         raise UserError(
             f"data.length ({recipe.data.length}) exceeds the model's max_position_embeddings "
             f"({model.config.max_position_embeddings}); lower it"
         )
-    run = Path(recipe.run.folder) / recipe.run.name
-    checkpoint = open_run_folder(run, recipe, ("model", "data", "prior"), resume)
-    trainer = make_trainer(recipe, model, tokenizer, run / ".trainer")
-    with stop_requests() as stop, progress_bar(progress) as bar:
-        task = bar.add_task("starting", total=train.max_steps)
-
-        def show(step: int, text: str) -> None:
-            bar.update(task, completed=step, description=text)
-
-        keeper = RunKeeper(recipe, trainer, run, stop.is_set, show)
-        trainer.add_callback(keeper)
-        if checkpoint is not None:
-            keeper.take_up(checkpoint)
-        run.mkdir(parents=True, exist_ok=True)
-        (run / "recipe.yaml").write_text(recipe.dump_yaml())
-        (run / "environment.json").write_text(json.dumps(environment(trainer.args.device), indent=1) + "\n")
-        drop_rows_after(run / "metrics.jsonl", keeper.step)
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint / "model"))
-    shutil.rmtree(run / ".trainer", ignore_errors=True)
-    if keeper.step < train.max_steps:
-        raise KeyboardInterrupt(f"stopped after update {keeper.step}; {keeper.saved} is complete, resume to go on")
-    temporary = run / ".incomplete_model"
-    shutil.rmtree(temporary, ignore_errors=True)
-    model.save_pretrained(temporary)
-    tokenizer.save_pretrained(temporary)
-    shutil.rmtree(run / "model", ignore_errors=True)
-    temporary.rename(run / "model")
-    return run
+    files = run / f"{INCOMPLETE}trainer"
+    trainer = make_trainer(recipe, model, tokenizer, files)
+    step = 0 if checkpoint is None else checkpoint_step(checkpoint)
+    try:
+        with stop_requests() as stop, Progress(recipe.train.max_steps, step, progress, unit="update") as bar:
+            keeper = RunKeeper(recipe, trainer, run, stop.is_set, bar)
+            trainer.add_callback(keeper)
+            if checkpoint is not None:
+                keeper.take_up(checkpoint)
+            start_run(run, recipe, trainer.args.device, None if checkpoint is None else keeper.step)
+            with writing(files):
+                trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint / "model"))
+    finally:
+        shutil.rmtree(files, ignore_errors=True)
+    if keeper.saved is None or keeper.step < recipe.train.max_steps:
+        raise stopped(keeper.step, keeper.saved)
+    return keeper.saved
 
 
 class MicroBatch(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import time
@@ -13,16 +12,27 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from loop_rl.errors import UserError
 from loop_rl.training.checkpoints import load_training_state, save_checkpoint, save_training_state
+from loop_rl.training.disk import writing
 from loop_rl.training.learned_prior import prior_metrics
+from loop_rl.training.progress import Progress
+from loop_rl.training.rows import append_row
 from loop_rl.training.sft_recipe import SftRecipe
-from loop_rl.training.text_trainer import MAX_SKIPPED_IN_A_ROW
+from loop_rl.training.text_trainer import check_skipped, shown_metrics, summary
 
 if TYPE_CHECKING:
     from loop_rl.training.sft import LoopedSFTTrainer
 
 _STATE_FILE = "training_state.pt"
+# What TRL's trainer keeps beside the model in a checkpoint.
+TRAINER_FILES = (
+    "optimizer.pt",
+    "scheduler.pt",
+    "scaler.pt",
+    "rng_state.pth",
+    "trainer_state.json",
+    "training_args.bin",
+)
 
 
 class RunKeeper(TrainerCallback):
@@ -38,13 +48,13 @@ class RunKeeper(TrainerCallback):
         trainer: LoopedSFTTrainer,
         run: Path,
         stopped: Callable[[], bool],
-        show: Callable[[int, str], None],
+        bar: Progress,
     ) -> None:
-        """stopped: whether to end after the update under way. show: is told step and what to say of it."""
-        self.recipe, self.trainer, self.run, self.stopped, self.show = recipe, trainer, run, stopped, show
+        """stopped: whether to end after the update under way."""
+        self.recipe, self.trainer, self.run, self.stopped, self.bar = recipe, trainer, run, stopped, bar
         self.counters = {"step": 0, "skipped": 0, "skipped_in_a_row": 0}
         self.saved: Path | None = None
-        self.started = time.perf_counter()
+        self.started = self.run_started = time.perf_counter()
         self.norm = self.rate = math.nan
 
     @property
@@ -86,20 +96,18 @@ class RunKeeper(TrainerCallback):
         self.counters["skipped"] += not updated
         self.counters["skipped_in_a_row"] = 0 if updated else self.counters["skipped_in_a_row"] + 1
         row = self._row(updated)
-        with (self.run / "metrics.jsonl").open("a") as metrics:
-            metrics.write(json.dumps(row) + "\n")
-        loss = math.nan if row["loss"] is None else row["loss"]
-        self.show(self.step, f"loss {loss:.3f}  {row['tokens_per_second']:,.0f} tokens/s")
-        if self.counters["skipped_in_a_row"] >= MAX_SKIPPED_IN_A_ROW:
-            raise UserError(
-                f"{MAX_SKIPPED_IN_A_ROW} updates in a row had a gradient that is not finite (last: update "
-                f"{self.step}); lower optim.learning_rate, or resume from the last checkpoint in {self.run}"
-            )
+        metrics = self.run / "metrics.jsonl"
+        with writing(metrics):
+            append_row(metrics, row)
+        self.bar.step(self.step, *shown_metrics(row))
+        check_skipped(self.counters, self.run)
         train, stopped = self.recipe.train, self.stopped()
         control.should_training_stop |= stopped
         control.should_save = (
             stopped or self.step >= train.max_steps or bool(train.save_steps and self.step % train.save_steps == 0)
         )
+        if self.step >= train.max_steps:
+            self.bar.say(summary(row, time.perf_counter() - self.run_started))
         return control
 
     def on_save(

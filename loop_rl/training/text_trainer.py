@@ -1,9 +1,6 @@
 """Training a module on rows of text: updates, schedule, counters, and the run folder around them, resumable at each."""
 
-import json
-import logging
 import math
-import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -18,32 +15,31 @@ import loop_rl
 from loop_rl.errors import UserError
 from loop_rl.learner import optimizer
 from loop_rl.learner.language import IGNORED
-from loop_rl.training.checkpoints import (
-    checkpoint_step,
-    latest_checkpoint,
-    load_training_state,
-    save_checkpoint,
-    save_training_state,
-)
+from loop_rl.training.checkpoints import load_training_state, save_checkpoint, save_training_state
 from loop_rl.training.corpus import load_corpus
+from loop_rl.training.disk import writing
+from loop_rl.training.lock import run_lock
 from loop_rl.training.pretrain_recipe import (
     PretrainDataSection,
     PretrainOptimSection,
     PretrainRunSection,
     TrainSection,
 )
-from loop_rl.training.rows import drop_rows_after
+from loop_rl.training.progress import Progress, duration
+from loop_rl.training.rows import append_row
 from loop_rl.training.run_folder import (
-    environment,
-    holds_a_run,
-    progress_bar,
-    saved_recipe,
+    is_finished,
+    open_run,
+    publish_model,
+    say_finished,
+    start_run,
+    warn_of_schedule,
 )
 from loop_rl.training.schedule import wsd_factor
 from loop_rl.training.stop import stop_requests
 
-logger = logging.getLogger(__name__)
-
+# Keys that decide no result, and the length, of which a resumed run is warned.
+MAY_CHANGE = ("run", "train.max_steps", "train.save_steps", "train.keep_checkpoints", "train.threads")
 # A single non-finite update is skipped; this many in a row mean that the weights themselves are beyond repair.
 MAX_SKIPPED_IN_A_ROW = 20
 _STATE_FILE = "training_state.pt"
@@ -145,43 +141,37 @@ class TextTrainer(ABC):
 
     def take_up(self, checkpoint: Path) -> None:
         """Go on from a checkpoint of `save`; the weights are loaded by whoever made `trained`."""
-        self.counters = load_training_state(checkpoint / _STATE_FILE, self.resumable())
+        counters = load_training_state(checkpoint / _STATE_FILE, self.resumable())
+        if counters.keys() != self.counters.keys():
+            raise UserError(f"{checkpoint / _STATE_FILE} counts {sorted(counters)}, not {sorted(self.counters)}")
+        self.counters = counters
 
 
 def train_on_text(
-    recipe: TextRecipe,
-    make_trainer: Callable[[Path | None], TextTrainer],
-    decided_by: tuple[str, ...],
-    resume: bool,
-    progress: bool,
+    recipe: TextRecipe, make_trainer: Callable[[Path | None], TextTrainer], resume: bool, progress: bool
 ) -> Path:
     """Runs a recipe in its run folder and returns that; what the run makes is in its subfolder `model`.
 
-    Args:
-        make_trainer: given the checkpoint to go on from, or None to start.
-        decided_by: sections of the recipe that a resumed run must share with the one it goes on with.
+    make_trainer: given the checkpoint to go on from, or None to start.
 
-    Ctrl-C (or SIGTERM) ends the update under way, saves a checkpoint and raises KeyboardInterrupt.
+    Ctrl-C (or SIGTERM) ends the update under way, saves a checkpoint and raises KeyboardInterrupt. A run that is
+    finished is left as it is.
     """
-    if recipe.optim.warmup_fraction + recipe.optim.decay_fraction > 1:
-        raise UserError("optim.warmup_fraction and optim.decay_fraction add up to more than 1; lower one of them")
     if recipe.train.threads is not None:
         torch.set_num_threads(recipe.train.threads)
-    run = Path(recipe.run.folder) / recipe.run.name
-    checkpoint = open_run_folder(run, recipe, decided_by, resume)
-    trainer = make_trainer(checkpoint)
-    if checkpoint is not None:
-        trainer.take_up(checkpoint)
-    run.mkdir(parents=True, exist_ok=True)
-    (run / "recipe.yaml").write_text(recipe.dump_yaml())
-    (run / "environment.json").write_text(json.dumps(environment(trainer.device), indent=1) + "\n")
-    drop_rows_after(run / "metrics.jsonl", trainer.step)
-    _train(trainer, run, progress)
-    temporary = run / ".incomplete_model"
-    shutil.rmtree(temporary, ignore_errors=True)
-    trainer.save_model(temporary)
-    shutil.rmtree(run / "model", ignore_errors=True)
-    temporary.rename(run / "model")
+    run, max_steps = Path(recipe.run.folder) / recipe.run.name, recipe.train.max_steps
+    with run_lock(run):
+        checkpoint = open_run(run, recipe, MAY_CHANGE, resume)
+        if checkpoint is None or not is_finished(checkpoint, max_steps):
+            if checkpoint is not None:
+                warn_of_schedule(run, "train.max_steps", max_steps)
+            trainer = make_trainer(checkpoint)
+            if checkpoint is not None:
+                trainer.take_up(checkpoint)
+            start_run(run, recipe, trainer.device, None if checkpoint is None else trainer.step)
+            publish_model(run, _train(trainer, run, progress))
+        elif not publish_model(run, checkpoint):
+            say_finished(run, checkpoint, max_steps)
     return run
 
 
@@ -203,48 +193,56 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(folder)
 
 
-def _train(trainer: TextTrainer, run: Path, progress: bool) -> None:
-    train = trainer.recipe.train
+def stopped(step: int, saved: Path | None) -> KeyboardInterrupt:
+    """What a run raises that was asked to stop."""
+    return KeyboardInterrupt(f"stopped after update {step}; {saved} is complete, --resume goes on")
+
+
+def check_skipped(counters: dict[str, int], run: Path) -> None:
+    """Raises UserError when too many updates in a row were skipped."""
+    if counters["skipped_in_a_row"] >= MAX_SKIPPED_IN_A_ROW:
+        raise UserError(
+            f"{MAX_SKIPPED_IN_A_ROW} updates in a row had a gradient that is not finite (last: update "
+            f"{counters['step']}); start a run with a lower optim.learning_rate, or --resume from the last checkpoint "
+            f"in {run} if the machine was at fault"
+        )
+
+
+def summary(row: dict[str, Any], seconds: float) -> str:
+    """The last line of a run: its last metrics, and the time it took."""
+    loss = "none" if row["loss"] is None else f"{row['loss']:.3f}"
+    return f"{row['step']} updates, {row['skipped']} of them skipped, in {duration(seconds)}; last loss {loss}"
+
+
+def shown_metrics(row: dict[str, Any]) -> tuple[str, str]:
+    """How an update went: for a bar, and what a line has room for beyond that."""
+    loss = math.nan if row["loss"] is None else row["loss"]
+    more = f"rate {row['learning_rate']:.2g}" + (f"  skipped {row['skipped']}" if row["skipped"] else "")
+    return f"loss {loss:.3f}  {row['tokens_per_second']:,.0f} tokens/s", more
+
+
+def _train(trainer: TextTrainer, run: Path, progress: bool) -> Path:
+    """The updates that are left; returns the last checkpoint."""
+    train, metrics = trainer.recipe.train, run / "metrics.jsonl"
 
     def checkpoint() -> Path:
-        return save_checkpoint(run / "checkpoints", trainer.step, trainer.save, train.keep_checkpoints)
+        with stop.whole():
+            return save_checkpoint(run / "checkpoints", trainer.step, trainer.save, train.keep_checkpoints)
 
-    with stop_requests() as stop, (run / "metrics.jsonl").open("a") as metrics, progress_bar(progress) as bar:
-        text = "loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
-        task = bar.add_task("starting", total=train.max_steps, completed=trainer.step)
+    started, saved = time.monotonic(), None
+    with stop_requests() as stop, Progress(train.max_steps, trainer.step, progress, unit="update") as bar:
         while trainer.step < train.max_steps and not stop.is_set():
-            row = trainer.update()
-            metrics.write(json.dumps(row) + "\n")
-            metrics.flush()
-            shown = {**row, "loss": math.nan if row["loss"] is None else row["loss"]}
-            bar.update(task, completed=trainer.step, description=text.format(**shown))
-            if trainer.counters["skipped_in_a_row"] >= MAX_SKIPPED_IN_A_ROW:
-                raise UserError(
-                    f"{MAX_SKIPPED_IN_A_ROW} updates in a row had a gradient that is not finite (last: update "
-                    f"{trainer.step}); lower optim.learning_rate, or resume from the last checkpoint in {run}"
-                )
-            if train.save_steps and trainer.step % train.save_steps == 0 and trainer.step < train.max_steps:
-                checkpoint()
-        saved = checkpoint()
-    if trainer.step < train.max_steps:
-        raise KeyboardInterrupt(f"stopped after update {trainer.step}; {saved} is complete, resume to go on")
-
-
-def open_run_folder(run: Path, recipe: TextRecipe, decided_by: tuple[str, ...], resume: bool) -> Path | None:
-    """Check the run folder; returns the checkpoint to resume from, None to start from the beginning."""
-    if not resume:
-        if holds_a_run(run):
-            raise UserError(f"{run} already holds a run; resume it, delete it, or set another run.name")
-        return None
-    if not (run / "recipe.yaml").is_file():
-        raise UserError(f"there is no run to resume in {run}; check run.folder and run.name, or start without resuming")
-    before, now = saved_recipe(run), recipe.model_dump()
-    for section in decided_by:
-        if before.get(section) != now[section]:
-            raise UserError(f"the section {section} differs from {run / 'recipe.yaml'}, so the run can't go on as it")
-    checkpoint = latest_checkpoint(run / "checkpoints")
-    if checkpoint is None:
-        logger.warning("%s has no complete checkpoint; starting from the beginning", run)
-    else:
-        logger.info("resuming %s from step %d", run, checkpoint_step(checkpoint))
-    return checkpoint
+            with stop.whole():
+                row = trainer.update()
+                with writing(metrics):
+                    append_row(metrics, row)
+            bar.step(trainer.step, *shown_metrics(row))
+            check_skipped(trainer.counters, run)
+            saved = None
+            if train.save_steps and trainer.step % train.save_steps == 0:
+                saved = checkpoint()
+        saved = saved or checkpoint()
+        if trainer.step < train.max_steps:
+            raise stopped(trainer.step, saved)
+        bar.say(summary(row, time.monotonic() - started))
+    return saved

@@ -206,7 +206,7 @@ def test_refusals(tmp_path):
     pretrain(recipe_for(tmp_path, "d", max_steps=1), progress=False)
     with pytest.raises(UserError, match="already holds a run"):
         pretrain(recipe_for(tmp_path, "d", max_steps=1), progress=False)
-    with pytest.raises(UserError, match="section prior"):
+    with pytest.raises(UserError, match="prior.mean is 4.0, the run was started with 3.0"):
         pretrain(recipe_for(tmp_path, "d", max_steps=2, prior={"mean": 4.0}), resume=True, progress=False)
 
 

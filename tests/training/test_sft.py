@@ -159,7 +159,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(recipe_for, monkeypatch):
         for run in (whole, cut)
     ]
     assert timeless[0] == timeless[1]
-    with pytest.raises(UserError, match="section prior"):
+    with pytest.raises(UserError, match="prior.mean is 2.0, the run was started with 3.0"):
         sft(recipe_for("cut", prior={"mean": 2.0}), resume=True, progress=False)
 
 
@@ -273,8 +273,6 @@ def test_data_that_cannot_be_used(data, said):
 def test_refusals(recipe_for):
     with pytest.raises(UserError, match="max_position_embeddings"):
         sft(recipe_for(data={"length": 5000}), progress=False)
-    with pytest.raises(UserError, match="add up"):
-        sft(recipe_for(optim={"warmup_fraction": 0.8, "decay_fraction": 0.8}), progress=False)
     with pytest.raises(UserError, match="no run to resume"):
         sft(recipe_for("other"), resume=True, progress=False)
 
