@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from loop_rl.evaluation.evaluate import EvalResult
 from loop_rl.evaluation.figures import Figures
+from loop_rl.training.rows import append_row
 
 
 def eval_row(step: int, data: str, result: EvalResult) -> dict[str, Any]:
@@ -57,13 +57,7 @@ def record_evaluation(
     file = Path("evals") / f"{name or sample_name(step, data)}.parquet"
     row = {**eval_row(step, data, result), "file": str(file), **(extra or {})}
     write_rows(folder / file, result.rows)
-    with (folder / "evals.jsonl").open("a+b") as rows:
-        rows.seek(0, os.SEEK_END)
-        if rows.tell():
-            rows.seek(-1, os.SEEK_END)
-            if rows.read(1) != b"\n":  # a write that was cut off: its line stays alone, so that this one can be read
-                rows.write(b"\n")
-        rows.write(json.dumps(row).encode() + b"\n")
+    append_row(folder / "evals.jsonl", row)
     return row
 
 

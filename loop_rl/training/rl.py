@@ -1,9 +1,9 @@
 """The RL loop: prompts, rollouts, rewards, advantages, update, weights; one step after another, resumable at each."""
 
 import dataclasses
-import json
 import logging
 import math
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -23,29 +23,37 @@ from loop_rl.evaluation.scorer import Scorer
 from loop_rl.evaluation.task import Task
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.update import rollout_weights
-from loop_rl.recipe import Recipe, load_recipe
+from loop_rl.recipe import Recipe
 from loop_rl.rollout.engine import Engine
 from loop_rl.rollout.local import LocalEngine
 from loop_rl.rollout.pool import RolloutPool
 from loop_rl.rollout.record import Rollout
-from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint, save_checkpoint
+from loop_rl.training.checkpoints import save_checkpoint
+from loop_rl.training.disk import INCOMPLETE, writing
+from loop_rl.training.lock import run_lock
 from loop_rl.training.mirror import Mirror, mirrored
 from loop_rl.training.progress import Progress
-from loop_rl.training.rows import drop_rows_after
-from loop_rl.training.run_folder import environment, holds_a_run
+from loop_rl.training.rows import append_row
+from loop_rl.training.run_folder import is_finished, open_run, say_finished, start_run, warn_of_schedule
 from loop_rl.training.stop import stop_requests
 from loop_rl.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
 _LOGGED_COMPLETIONS = 64
+# Keys that decide no result (rounding aside), and those of which a user may want more of the same run.
+_MAY_CHANGE = (
+    *("run.name", "run.folder", "run.max_steps", "run.save_steps", "run.keep_checkpoints", "run.threads", "run.wandb"),
+    *("eval", "health", "reward.workers", "rollout.workers", "rollout.cluster"),
+    "learner.per_device_train_batch_size",
+)
 
 
 def train(recipe: Recipe, resume: bool = False, progress: bool = True) -> Path:
     """Run the recipe and return its run folder.
 
     Everything that the user can get wrong is checked before a worker starts. Ctrl-C ends the step under way, saves a
-    checkpoint and raises KeyboardInterrupt.
+    checkpoint and raises KeyboardInterrupt. A run that is finished is left as it is.
 
     Raises:
         UserError: see above; also a reward function that fails.
@@ -53,25 +61,31 @@ def train(recipe: Recipe, resume: bool = False, progress: bool = True) -> Path:
     if recipe.run.threads is not None:
         torch.set_num_threads(recipe.run.threads)
     run = Path(recipe.run.folder) / recipe.run.name
-    checkpoint = _check_run_folder(run, recipe, resume)
+    main = os.environ.get("RANK", "0") == "0"  # asked before the ranks have met
+    with run_lock(run, wanted=main):
+        checkpoint = open_run(run, recipe, _MAY_CHANGE, resume)
+        if checkpoint is None or not is_finished(checkpoint, recipe.run.max_steps):
+            _train(recipe, run, checkpoint, progress)
+        elif main:
+            say_finished(run, checkpoint, recipe.run.max_steps)
+    return run
+
+
+def _train(recipe: Recipe, run: Path, checkpoint: Path | None, progress: bool) -> None:
+    """The steps that are left after the checkpoint, or all of them."""
+    if checkpoint is not None and recipe.optim.lr_scheduler_type != "constant":
+        warn_of_schedule(run, "run.max_steps", recipe.run.max_steps)
     trainer = Trainer(recipe)
-    main = trainer.accelerator.is_main_process
     if checkpoint is not None:
         trainer.load(checkpoint)
-    if main:
-        run.mkdir(parents=True, exist_ok=True)
-        (run / "recipe.yaml").write_text(recipe.dump_yaml())
-        (run / "environment.json").write_text(json.dumps(environment(trainer.accelerator.device), indent=1) + "\n")
-        for name in ("metrics.jsonl", "evals.jsonl"):
-            drop_rows_after(run / name, None if checkpoint is None else trainer.step)
-    if not main:
+    if not trainer.accelerator.is_main_process:
         trainer.follow()
-        return run
+        return
+    start_run(run, recipe, trainer.accelerator.device, None if checkpoint is None else trainer.step)
     rewards = [task.reward for task in trainer.held_out]
-    with _engine(trainer) as pool, make_scorer(rewards, recipe.reward.workers) as scorer:
-        with mirrored(recipe, run) as mirror:
+    with mirrored(recipe, run) as mirror:  # first: what wandb lacks is said before a worker starts
+        with _engine(trainer) as pool, make_scorer(rewards, recipe.reward.workers) as scorer:
             _lead(trainer, pool, scorer, run, progress, mirror, fresh=checkpoint is None)
-    return run
 
 
 def _engine(trainer: Trainer) -> Engine:
@@ -106,7 +120,7 @@ def _lead(
 
     bar = recipe.reward.workers > 0  # it would draw over a debugger's prompt
     shown = Progress(recipe.run.max_steps, trainer.step, progress, bar=bar)
-    with shown, stop_requests() as stop, (run / "metrics.jsonl").open("a") as metrics:
+    with shown, stop_requests() as stop:
 
         def held_out() -> dict[str, Any]:
             stop.doing = "the evaluation under way"
@@ -123,8 +137,9 @@ def _lead(
         evaluation = held_out() if fresh and trainer.step == 0 else None
         while trainer.step < recipe.run.max_steps and not stop.is_set():
             row = _step(trainer, pool, scorer, run)
-            metrics.write(json.dumps(row) + "\n")
-            metrics.flush()
+            row |= mirror.metrics()
+            with writing(run / "metrics.jsonl"):
+                append_row(run / "metrics.jsonl", row)
             mirror.log(row, trainer.step)
             if trainer.unhealthy is not None and recipe.health.on_breach == "stop":
                 raise UserError(
@@ -262,7 +277,8 @@ def _evaluate(trainer: Trainer, task: Task, pool: Engine, scorer: Scorer, run: P
         )
     depth = recipe.model.depth or trainer.looped.config.depth
     about = {"depth": depth, "cache": sampling.cache, "depth_tolerance": sampling.tolerance}
-    return record_evaluation(run, trainer.step, task.data, result, about)
+    with writing(run / "evals"):
+        return record_evaluation(run, trainer.step, task.data, result, about)
 
 
 def _write_completions(
@@ -290,32 +306,9 @@ def _write_completions(
         for i, example in enumerate(examples)
         for j, text in enumerate(sampled.texts[i])
     ]
-    folder = run / "completions"
-    folder.mkdir(exist_ok=True)
-    pyarrow.parquet.write_table(pa.Table.from_pylist(rows[:_LOGGED_COMPLETIONS]), folder / f"step_{step}.parquet")
-
-
-def _check_run_folder(run: Path, recipe: Recipe, resume: bool) -> Path | None:
-    """The checkpoint to go on from, or None for a start; UserError for a folder in use or a changed recipe."""
-    if not resume:
-        if holds_a_run(run):
-            raise UserError(f"{run} already holds a run: --resume goes on with it, --set run.name=... starts another")
-        return None
-    if not (run / "recipe.yaml").is_file():
-        raise UserError(f"there is no run to resume in {run}: check run.folder and run.name, or start without --resume")
-    before, now = load_recipe(run / "recipe.yaml").model_dump(), recipe.model_dump()
-    for values in (before, now):
-        # How many sample and score changes nothing but rounding.
-        for section, key in (("reward", "workers"), ("rollout", "workers"), ("rollout", "cluster")):
-            values[section].pop(key)
-    for section in ("model", "data", "reward", "rollout", "learner", "optim", "lora"):
-        if before[section] != now[section]:
-            raise UserError(
-                f"the section {section} is not the one that {run} was started with; undo the change, or start a new run"
-            )
-    checkpoint = latest_checkpoint(run / "checkpoints")
-    if checkpoint is None:
-        log.warning("%s has no complete checkpoint; starting from the beginning", run)
-    else:
-        log.info("resuming %s from step %d", run, checkpoint_step(checkpoint))
-    return checkpoint
+    file = run / "completions" / f"step_{step}.parquet"
+    with writing(file):
+        file.parent.mkdir(exist_ok=True)
+        temporary = file.with_name(f"{INCOMPLETE}{file.name}")
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows[:_LOGGED_COMPLETIONS]), temporary)
+        os.replace(temporary, file)

@@ -19,12 +19,13 @@ from loop_rl.recipe import load_recipe
 from loop_rl.training.checkpoints import checkpoint_step, digest_of, latest_checkpoint, sealed_files
 from loop_rl.training.disk import INCOMPLETE, sync_tree, write_whole, writing
 from loop_rl.training.lock import LOCK
+from loop_rl.training.mirror import ID_FILE
 from loop_rl.training.rows import drop_rows_after
 
 logger = logging.getLogger(__name__)
 
 # What a run writes before its first step: a folder that has nothing else holds no run yet.
-_BEFORE_THE_FIRST_STEP = {"recipe.yaml", "environment.json", "metrics.jsonl", "wandb", "wandb_id", LOCK}
+_BEFORE_THE_FIRST_STEP = {"recipe.yaml", "environment.json", "metrics.jsonl", "wandb", ID_FILE, LOCK}
 _FOLDERS = ("checkpoints", "completions", "evals", "model")
 _ROWS = ("metrics.jsonl", "evals.jsonl")
 

@@ -239,7 +239,7 @@ def test_a_folder_in_use_is_refused(finished: Path, model_folder: Path) -> None:
 
 def test_resuming_another_recipe_is_refused(finished: Path, model_folder: Path) -> None:
     file = recipe_file(finished.parents[1], model_folder, optim={"learning_rate": 0.5})
-    with pytest.raises(UserError, match="section optim"):
+    with pytest.raises(UserError, match=r"optim.learning_rate is 0.5, the run was started with 0.01"):
         train(load_recipe(file), resume=True, progress=False)
 
 
