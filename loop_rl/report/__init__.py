@@ -2,19 +2,22 @@
 
 from loop_rl.report.evals import evaluations, lines, render_evaluations
 from loop_rl.report.plot import plot
-from loop_rl.report.shaping import by_kind, render_shaping, shaping
+from loop_rl.report.runs import TEXT_KINDS, Run, read_runs
 from loop_rl.report.table import BEFORE, Row, comparison, render
+from loop_rl.report.text_runs import render_text_runs, text_runs
 
 __all__ = [
     "BEFORE",
+    "TEXT_KINDS",
     "Row",
-    "by_kind",
+    "Run",
     "comparison",
     "evaluations",
     "lines",
     "plot",
+    "read_runs",
     "render",
     "render_evaluations",
-    "render_shaping",
-    "shaping",
+    "render_text_runs",
+    "text_runs",
 ]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from loop_rl.errors import UserError
+from loop_rl.report.cells import as_csv, as_json, check_format, markdown, number, rich_table, with_error
 from loop_rl.report.runs import is_number, read_rows
-from loop_rl.report.table import FORMATS, markdown, number, rich_table, spread
 
 # What makes two rows the same evaluation; made again, the later one counts.
 _IDENTITY = ("name", "step", "data", "questions", "samples", "temperature", "depth", "cache", "depth_tolerance")
@@ -20,22 +17,30 @@ _FIGURES = re.compile(r"pass@\d+|stderr(@\d+)?|reward|questions|truncated|no_ans
 WHOLE = "all"
 
 
-def evaluations(folders: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """The evaluations in run folders and in folders of `loop-rl eval`; a folder of such folders stands for all.
+def evaluations(folders: Sequence[str | Path]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The evaluations in run folders and in folders of `loop-rl eval`, a folder of such folders standing for all; and
+    a line for each file or folder that could not be read.
 
     A row has name (of the run or model), step, data, part (`all`, or such as `level 3`), questions, samples,
     temperature, pass@k and their standard errors, and the shares and counts of what went wrong; None where a row of
-    evals.jsonl does not say. Raises UserError for a folder without evaluations.
+    evals.jsonl does not say.
+
+    Raises UserError for a folder that does not exist, and where there is no evaluation at all.
     """
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for folder in _eval_folders(folders):
-        for row in read_rows(folder / "evals.jsonl")[0]:
+    found, problems = _eval_folders(folders)
+    for folder in found:
+        kept, damage = read_rows(folder / "evals.jsonl")
+        problems += [f"{folder}: {line}" for line in damage]
+        for row in kept:
             name = folder.name if (folder / "recipe.yaml").is_file() else str(row.get("model", folder.name))
             row = {"name": name, **row}
-            key = (folder.resolve(), *(row.get(part) for part in _IDENTITY))
+            key = (folder.resolve(), *(str(row.get(part)) for part in _IDENTITY))
             rows.pop(key, None)
             rows[key] = row
-    return lines(list(rows.values()))
+    if not rows:
+        raise UserError("; ".join(problems) or "no folder was given to report on")
+    return lines(list(rows.values())), problems
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -48,41 +53,34 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for by in sorted(key for key in row if key.startswith("by_")):
             if isinstance(row[by], dict):
                 parts += [(f"{by.removeprefix('by_')} {value}", part) for value, part in row[by].items()]
+        parts = [(part, values) for part, values in parts if isinstance(values, dict)]
         for part, values in parts:
             figures = {key: value for key, value in values.items() if _FIGURES.fullmatch(key)}
             found.append({**about, "part": part, **sampling, **figures})
     return found
 
 
-def _eval_folders(folders: Sequence[str | Path]) -> list[Path]:
+def _eval_folders(folders: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
     found: dict[Path, Path] = {}
+    problems = []
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}; give run folders, or what loop-rl eval wrote (evals/MODEL)")
-        here = (
-            [folder] if (folder / "evals.jsonl").is_file() else sorted(p.parent for p in folder.glob("*/evals.jsonl"))
-        )
+        here = [folder] if (folder / "evals.jsonl").exists() else sorted(p.parent for p in folder.glob("*/evals.jsonl"))
         if not here:
-            raise UserError(f"{folder} has no evaluations: neither it nor a folder in it has an evals.jsonl")
+            problems.append(f"{folder} has no evaluations: neither it nor a folder in it has an evals.jsonl")
         for one in here:
             found.setdefault(one.resolve(), one)
-    if not found:
-        raise UserError("no folder was given to report on")
-    return list(found.values())
+    return list(found.values()), problems
 
 
 def render_evaluations(rows: Sequence[dict[str, Any]], format: str = "table") -> str:
     """Lines as text: a table for a terminal or Markdown, with the parts in a second one; CSV or JSON, with all keys."""
-    if format not in FORMATS:
-        raise UserError(f"unknown report format {format!r}; one of {', '.join(FORMATS)}")
+    check_format(format)
     if format == "json":
-        return json.dumps(list(rows), indent=2, ensure_ascii=False) + "\n"
+        return as_json(rows)
     if format == "csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return text.getvalue()
+        return as_csv(rows)
     whole = [row for row in rows if row["part"] == WHOLE]
     parts = [row for row in rows if row["part"] != WHOLE]
     tables = [_columns(some) for some in (whole, parts) if some]
@@ -94,7 +92,7 @@ def render_evaluations(rows: Sequence[dict[str, Any]], format: str = "table") ->
 
 _WORDS = ("model", "data", "part")
 _CAPTION = (
-    "± standard error over questions; no answer, cut: shares of all samples in which no answer was found, or which "
+    "±: standard error over questions; no answer, cut: shares of all samples in which no answer was found, or which "
     "were cut at the length cap"
 )
 
@@ -111,13 +109,16 @@ def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
         "data": [str(row["data"]) for row in rows],
         "part": [row["part"] for row in rows],
         "depth": [_cell(row, "depth", "d") for row in rows],
-        "cache": [row.get("cache") or "–" for row in rows],
+        "cache": [str(row.get("cache") or "–") for row in rows],
         "recurrences": [_cell(row, "mean_depth", ".2f") for row in rows],
         "questions": [_cell(row, "questions", "d") for row in rows],
         "samples": [_cell(row, "samples", "d") for row in rows],
         "temperature": ["greedy" if row.get("temperature") == 0 else _cell(row, "temperature", "g") for row in rows],
-        "pass@1": [spread(_value(row, "pass@1"), _value(row, "stderr")) for row in rows],
-        **{f"pass@{k}": [spread(_value(row, f"pass@{k}"), _value(row, f"stderr@{k}")) for row in rows] for k in most},
+        "pass@1": [with_error(_value(row, "pass@1"), _value(row, "stderr")) for row in rows],
+        **{
+            f"pass@{k}": [with_error(_value(row, f"pass@{k}"), _value(row, f"stderr@{k}")) for row in rows]
+            for k in most
+        },
         "no answer": [_cell(row, "no_answer", ".1%") for row in rows],
         "cut": [_cell(row, "truncated", ".1%") for row in rows],
         "not scored": [_cell(row, "not_scored", "d") for row in rows],

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from loop_rl.errors import UserError
-from loop_rl.report.runs import Group, group_runs, is_number, read_runs
-from loop_rl.report.table import DEFAULT_BASELINE, median_time
+from loop_rl.report.answers import measure
+from loop_rl.report.groups import Group, group_runs
+from loop_rl.report.runs import Run
+from loop_rl.report.table import DEFAULT_BASELINE
+from loop_rl.report.updates import speed_up, updates
 
 # Okabe and Ito's colours, told apart with any kind of colour vision; lines and markers differ as well.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -18,16 +21,16 @@ _LINES = ("-", "--", "-.", ":")
 _MARKERS = "osD^vPX"
 
 
-def plot(runs: Sequence[str | Path], file: str | Path, baseline: str | None = None) -> Path:
-    """Draws the runs, pooled over seeds as in the table, into `file` (png, svg, pdf: by its suffix) and returns it.
+def plot(runs: Sequence[Run], file: str | Path, baseline: str | None = None) -> Path:
+    """Draws runs of RL, pooled over seeds as in the table, into `file` (png, svg, pdf: by its suffix) and returns it.
 
-    The bars carry the speed-up over `baseline` (full_bptt if it was run). Raises UserError for folders that are no
-    runs, runs with nothing to draw, and a file that cannot be written.
+    The bars carry the speed-up over `baseline` (full_bptt if it was run). Error bars are the table's standard errors.
+    Raises UserError for runs with nothing to draw, and a file that cannot be written.
     """
     from matplotlib.figure import Figure  # a Figure of its own draws with Agg: no display, no global state
 
     file = Path(file)
-    groups = group_runs(read_runs(runs))
+    groups = group_runs(runs)
     several_data = len({group.data for group in groups}) > 1
     labels = [f"{group.label}, {group.data}" if several_data else group.label for group in groups]
     figure = Figure(figsize=(13, 4.6), layout="constrained")
@@ -101,22 +104,16 @@ def _held_out(axes: Any, groups: list[Group], labels: list[str]) -> bool:
     some = False
     last = max((step for group in groups for run in group.runs for step in run.evals), default=0)
     for index, group in enumerate(groups):
-        series = [
-            {step: float(row["pass@1"]) for step, row in run.evals.items() if is_number(row.get("pass@1"))}
-            for run in group.runs
-        ]
-        by_step = _across_runs(group, series)
-        if not by_step:
+        evaluated = _across_runs(group, [{step: 0.0 for step in run.evals} for run in group.runs])
+        found = {step: measure(group.runs, step, 1, one_model=step == 0).estimate for step in evaluated}
+        found = {step: estimate for step, estimate in found.items() if estimate.mean is not None}
+        if not found:
             continue
         some = True
-        bars = []
-        for step, values in by_step.items():
-            error = group.runs[0].evals.get(step, {}).get("stderr")
-            single = float(error) if is_number(error) else 0.0
-            bars.append(statistics.stdev(values) if len(values) > 1 else single)
+        bars = [estimate.error or 0.0 for estimate in found.values()]
         axes.errorbar(
-            [step + (index - (len(groups) - 1) / 2) * 0.008 * last for step in by_step],  # side by side, not stacked
-            [statistics.fmean(values) for values in by_step.values()],
+            [step + (index - (len(groups) - 1) / 2) * 0.008 * last for step in found],  # side by side, not stacked
+            [estimate.mean for estimate in found.values()],
             yerr=bars if any(bars) else None,
             marker=_MARKERS[index % len(_MARKERS)],
             markersize=7,
@@ -124,23 +121,34 @@ def _held_out(axes: Any, groups: list[Group], labels: list[str]) -> bool:
             capsize=3,
             **_style(index),
         )
-    axes.set(title="Held-out questions", xlabel="step", ylabel="pass@1")
+    axes.set(title="Held-out questions", xlabel="step", ylabel="pass@1 ± standard error")
     axes.grid(alpha=0.25)
     return some
 
 
 def _bars(axes: Any, groups: list[Group], labels: list[str], baseline: str) -> bool:
-    times = [median_time(group, "time/update") for group in groups]
-    bases = {group.data: time for group, time in zip(groups, times, strict=True) if group.estimator == baseline}
+    """A bar for each group's update time per learned token; per update where no run says how many those were."""
+    costs = [updates(group.runs) for group in groups]
+    by_token = all(cost.time_per_token is not None for cost in costs if cost.time is not None)
+    times = [_scaled(cost.time_per_token) if by_token else cost.time for cost in costs]
+    bases = {group.data: cost for group, cost in zip(groups, costs, strict=True) if group.estimator == baseline}
     shown = [index for index, time in enumerate(times) if time is not None]
+    unit = "ms" if by_token else "s"
     for place, index in enumerate(shown):
         time, base = times[index], bases.get(groups[index].data)
         axes.barh(place, time, color=_COLOURS[index % len(_COLOURS)], height=0.7)
-        speed_up = f"  {base / time:.2f}x" if base and time and groups[index].estimator != baseline else ""
-        axes.text(time, place, f" {time:.3g} s{speed_up}", va="center", ha="left")
+        ratio = speed_up(base, costs[index]) if base is not None and groups[index].estimator != baseline else None
+        axes.text(time, place, f" {time:.3g} {unit}" + (f"  {ratio:.2f}x" if ratio else ""), va="center", ha="left")
     axes.set_yticks(range(len(shown)), [labels[index] for index in shown])
     axes.invert_yaxis()
     axes.margins(x=0.35)
     axes.set_xlim(left=0)
-    axes.set(title="Update time (less is better)", xlabel="seconds, median over steps")
+    axes.set(
+        title="Update time (less is better)",
+        xlabel="ms per learned token, median" if by_token else "seconds, median over updates that learned",
+    )
     return bool(shown)
+
+
+def _scaled(seconds: float | None) -> float | None:
+    return None if seconds is None else 1000 * seconds

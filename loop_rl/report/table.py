@@ -2,154 +2,222 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-import json
-import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
 from loop_rl.errors import UserError
-from loop_rl.report.runs import Group, Run, differences, group_runs, is_number, read_runs
+from loop_rl.evaluation.standard_error import Estimate
+from loop_rl.report.answers import Measured, measure, paired
+from loop_rl.report.cells import as_csv, as_json, check_format, markdown, number, rich_table, with_error
+from loop_rl.report.groups import Group, differences, group_runs, starts
+from loop_rl.report.runs import Run, is_number
+from loop_rl.report.updates import COUNTED, Updates, median_step, speed_up, updates
 
 BEFORE = "before RL"
 DEFAULT_BASELINE = "full_bptt"
-FORMATS = ("table", "md", "csv", "json")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One line of the comparison; None where the runs do not say.
 
-    A spread is the sample standard deviation over runs; for a single run, the evaluation's own standard error of
-    pass@1. Times are seconds: the median over all steps of all runs, each run's first step left out because it pays
-    for warming up. `ratio` is the baseline's median update time over this row's.
+    pass_1, pass_8: means over runs and questions; `_error`: standard error, `_low` and `_high`: 95 % interval, both
+    as in loop_rl.evaluation.standard_error. error_over: what pass_1's error includes, "questions", or "questions and
+    seeds". gain: pass@1 less that of the same questions before RL. difference: less the baseline's. Both are paired by
+    question, with errors of their own.
+
+    seeds: training seeds; None of the model before RL, which has none. updates: steps whose update was not skipped,
+    of `steps_made` by all runs together. learned_tokens: scored in them; learned_tokens_from: "counted", or what it
+    is estimated from. update_time (seconds), update_time_per_token (seconds per learned token): medians over those
+    updates, each run's first one left out because it pays for warming up. step_time: seconds, median over all steps.
+    speed_up: the baseline's update time per learned token over this row's.
     """
 
     name: str
     data: str
-    seeds: int
+    seeds: int | None
     steps: int | None = None
-    before: float | None = None
-    pass_1: float | None = None
-    pass_1_spread: float | None = None
-    pass_8: float | None = None
-    pass_8_spread: float | None = None
     questions: int | None = None
+    pass_1: float | None = None
+    pass_1_error: float | None = None
+    pass_1_low: float | None = None
+    pass_1_high: float | None = None
+    pass_8: float | None = None
+    pass_8_error: float | None = None
+    pass_8_low: float | None = None
+    pass_8_high: float | None = None
+    error_over: str | None = None
+    gain: float | None = None
+    gain_error: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+    baseline: str | None = None
+    difference: float | None = None
+    difference_error: float | None = None
+    difference_low: float | None = None
+    difference_high: float | None = None
+    updates: int | None = None
+    steps_made: int | None = None
+    learned_tokens: float | None = None
+    learned_tokens_from: str | None = None
     update_time: float | None = None
+    update_time_per_token: float | None = None
     step_time: float | None = None
-    ratio: float | None = None
+    speed_up: float | None = None
     note: str = ""
 
 
-def comparison(runs: Sequence[str | Path], baseline: str | None = None) -> list[Row]:
-    """A row before RL (the step-0 evaluations pooled) for each data set and model, then one for each estimator.
+def comparison(runs: Sequence[Run], baseline: str | None = None) -> list[Row]:
+    """A row before RL for each data set and model, then one for each estimator, of runs of RL.
 
-    Runs that differ in their seeds only are pooled. `baseline` is an estimator's name; without one, full_bptt if it
-    was run. Raises UserError for folders that are no runs and for a baseline that none of them ran.
+    Runs that differ in their training seeds only are pooled. `baseline` is an estimator's name; without one, full_bptt
+    if it was run. Raises UserError for a baseline that none of them ran.
     """
-    read = read_runs(runs)
-    groups = group_runs(read)
+    groups = group_runs(runs)
     if baseline is not None and baseline not in {group.estimator for group in groups}:
         known = ", ".join(dict.fromkeys(group.estimator for group in groups))
         raise UserError(f"no run given has the baseline estimator {baseline!r}; they have: {known}")
-    bases = [group for group in groups if group.estimator == (baseline or DEFAULT_BASELINE)]
-    return [*_before_rows(read), *(_row(group, bases) for group in groups)]
+    measured = [_Measured.of(group) for group in groups]
+    bases = [one for one in measured if one.group.estimator == (baseline or DEFAULT_BASELINE)]
+    return [*(_before(told, pool) for told, pool in starts(runs)), *(_row(one, bases) for one in measured)]
 
 
-def _before_rows(runs: list[Run]) -> list[Row]:
-    starts: dict[tuple[str, str, str], list[Run]] = {}
-    for run in runs:
-        start = run.data, str(run.recipe.get("model.path")), str(run.recipe.get("model.depth"))
-        starts.setdefault(start, []).append(run)
-    rows = []
-    for (data, path, depth), members in sorted(starts.items()):
-        several = sum(other == data for other, _, _ in starts) > 1
-        evals = [run.evals[0] for run in members if 0 in run.evals]
-        rows.append(
-            Row(
-                name=f"{BEFORE} ({path}, depth {depth})" if several else BEFORE,
-                data=data,
-                seeds=len({run.seed for run in members}),
-                steps=0,
-                note="" if evals else "no evaluation at step 0",
-                **_scores(evals),
-            )
-        )
-    return rows
+@dataclasses.dataclass(frozen=True)
+class _Measured:
+    """A group with what was measured of it; `last`: at its last evaluation, `before`: of the same runs at step 0."""
+
+    group: Group
+    last: Measured | None
+    before: Measured
+    cost: Updates
+
+    @classmethod
+    def of(cls, group: Group) -> _Measured:
+        step = group.last_eval
+        last = measure(group.runs, step, 1) if step else None
+        return cls(group, last, measure(group.runs, 0, 1, one_model=True), updates(group.runs))
 
 
-def _row(group: Group, bases: list[Group]) -> Row:
-    finals = [run.evals[last] for run in group.runs if (last := max(run.evals, default=0)) > 0]
-    befores = [_value(run.evals.get(0), "pass@1") for run in group.runs]
+def _before(told: str, runs: Sequence[Run]) -> Row:
+    """The evaluations at step 0 are all of one model: no spread over seeds is in their error."""
+    one, eight = measure(runs, 0, 1, one_model=True), measure(runs, 0, 8, one_model=True)
+    evaluated = [run for run in runs if 0 in run.evals]
+    return Row(
+        name=BEFORE + told,
+        data=runs[0].data,
+        seeds=None,
+        steps=0,
+        questions=_questions(evaluated, 0),
+        **_with_interval("pass_1", one.estimate),
+        **_with_interval("pass_8", eight.estimate),
+        error_over=one.estimate.over,
+        note="; ".join(_lost(one)) if evaluated else "no evaluation at step 0",
+    )
+
+
+def _row(measured: _Measured, bases: Sequence[_Measured]) -> Row:
+    group, last = measured.group, measured.last
+    step = group.last_eval or 0
+    pooled = [run for run in group.runs if step and step in run.evals]
+    notes = _notes(group, step) + (_lost(last) if last is not None else [])
     seeds = len({run.seed for run in group.runs})
-    update = median_time(group, "time/update")
-    notes = []
     if seeds != len(group.runs):
-        notes.append(f"{len(group.runs)} runs")
-    for run in group.runs:
-        done, wanted = max(run.metrics, default=0), run.recipe.get("run.max_steps")
-        if is_number(wanted) and done < wanted:
-            notes.append(f"{run.folder.name}: {done} of {wanted} steps")
-        last = max(run.evals, default=0)
-        if last == 0:
-            notes.append(f"{run.folder.name}: no evaluation after step 0")
-        elif last < done:
-            notes.append(f"{run.folder.name}: last evaluated at step {last}")
-        if run.torn_lines:
-            notes.append(f"{run.folder.name}: {run.torn_lines} torn line{'s' * (run.torn_lines > 1)} skipped")
-    ratio = None
-    # Of several settings of the baseline, the one that this estimator's runs are closest to.
-    same_data = [base for base in bases if base.data == group.data]
-    base = min(same_data, key=lambda base: len(differences(base.settings, group.settings)), default=None)
-    base_update = median_time(base, "time/update") if base is not None else None
-    if base is not None and update and base_update:
-        ratio = base_update / update
-        other = [key for key in differences(base.settings, group.settings) if key != "run.max_steps"]
-        if other:
-            notes.append(f"baseline differs in {', '.join(other)}")
+        notes.insert(0, f"{len(group.runs)} runs")
+    if len(pooled) not in (0, len(group.runs)):
+        notes.insert(0, f"pass@k of {len(pooled)} of {len(group.runs)} runs, at step {step}")
+    gain = paired(last, measured.before) if last is not None else None
+    found = _against(measured, bases)
+    eight = measure(group.runs, step, 8).estimate if last is not None else Estimate()
+    one = last.estimate if last is not None else Estimate()
     return Row(
         name=group.label,
         data=group.data,
         seeds=seeds,
-        steps=max((max(run.metrics, default=0) for run in group.runs), default=None),
-        before=_mean(befores),
-        update_time=update,
-        step_time=median_time(group, "time/step"),
-        ratio=ratio,
-        note="; ".join(notes),
-        **_scores(finals),
+        steps=max(run.last_step for run in group.runs),
+        questions=_questions(pooled, step),
+        **_with_interval("pass_1", one),
+        **_with_interval("pass_8", eight),
+        error_over=one.over,
+        **_with_interval("gain", gain or Estimate()),
+        baseline=found.baseline,
+        **_with_interval("difference", found.difference or Estimate()),
+        updates=measured.cost.learned,
+        steps_made=measured.cost.steps,
+        learned_tokens=measured.cost.tokens,
+        learned_tokens_from=measured.cost.tokens_from,
+        update_time=measured.cost.time,
+        update_time_per_token=measured.cost.time_per_token,
+        step_time=median_step(group.runs),
+        speed_up=found.speed_up,
+        note="; ".join(notes + found.notes),
     )
 
 
-def median_time(group: Group, key: str) -> float | None:
-    """The median of a time in seconds over the steps of a group's runs, without the first step of each."""
-    times = [value for run in group.runs for step, value in run.series(key).items() if step != min(run.metrics)]
-    return statistics.median(times) if times else None
+def _notes(group: Group, step: int) -> list[str]:
+    notes = []
+    for run in group.runs:
+        name, done, wanted = run.folder.name, run.last_step, run.recipe.get("run.max_steps")
+        if is_number(wanted) and done < wanted:
+            notes.append(f"{name}: {done} of {wanted} steps")
+        if not run.last_eval:
+            notes.append(f"{name}: no evaluation after step 0")
+        elif run.last_eval < max(done, step):
+            notes.append(f"{name}: last evaluated at step {run.last_eval}")
+        notes += [f"{name}: {note}" for note in run.notes]
+    return notes
 
 
-def _scores(evals: list[dict]) -> dict[str, float | int | None]:
-    one = [value for row in evals if (value := _value(row, "pass@1")) is not None]
-    eight = [value for row in evals if (value := _value(row, "pass@8")) is not None]
-    spread = statistics.stdev(one) if len(one) > 1 else _value(evals[0], "stderr") if evals else None
-    questions = [int(row["questions"]) for row in evals if is_number(row.get("questions"))]
-    return {
-        "pass_1": _mean(one),
-        "pass_1_spread": spread,
-        "pass_8": _mean(eight),
-        "pass_8_spread": statistics.stdev(eight) if len(eight) > 1 else None,
-        "questions": max(questions, default=None),
-    }
+def _lost(measured: Measured) -> list[str]:
+    notes = []
+    if measured.values is None and measured.estimate.mean is not None:
+        notes.append("answers by question are missing: error from the stored ones")
+    if measured.unscored:
+        notes.append(f"{measured.unscored} questions that not every run has scored answers to are left out")
+    return notes
 
 
-def _value(row: dict | None, key: str) -> float | None:
-    return float(row[key]) if row is not None and is_number(row.get(key)) else None
+@dataclasses.dataclass(frozen=True)
+class _Against:
+    baseline: str | None = None
+    difference: Estimate | None = None
+    speed_up: float | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+def _against(measured: _Measured, bases: Sequence[_Measured]) -> _Against:
+    """A group against, of several settings of the baseline on its data, the one that its runs are closest to."""
+    group = measured.group
+    bases = [base for base in bases if base.group.data == group.data]
+    if not bases:
+        return _Against()
+    base = next((one for one in bases if one is measured), None) or min(
+        bases, key=lambda one: len(differences(one.group.settings, group.settings))
+    )
+    ratio = speed_up(base.cost, measured.cost)
+    if base is measured:
+        return _Against(None, None, ratio)
+    other = [key for key in differences(base.group.settings, group.settings) if key != "run.max_steps"]
+    notes = [f"baseline differs in {', '.join(other)}"] if other else []
+    difference = None
+    if measured.last is not None and base.last is not None:
+        if base.group.last_eval != group.last_eval:
+            notes.append(f"baseline was last evaluated at step {base.group.last_eval}: no difference in pass@1")
+        else:
+            difference = paired(measured.last, base.last)
+            if difference is None:
+                lost = measured.last.values is None or base.last.values is None
+                reason = "answers by question are missing" if lost else "baseline answered other questions"
+                notes.append(f"{reason}: no difference in pass@1")
+    return _Against(base.group.label, difference, ratio, notes)
+
+
+def _with_interval(name: str, found: Estimate) -> dict[str, float | None]:
+    return {name: found.mean, f"{name}_error": found.error, f"{name}_low": found.low, f"{name}_high": found.high}
+
+
+def _questions(runs: Sequence[Run], step: int) -> int | None:
+    counts = [run.evals[step].get("questions") for run in runs]
+    return max((int(count) for count in counts if is_number(count)), default=None)
 
 
 # ---- rendering
@@ -157,82 +225,66 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def render(rows: Sequence[Row], format: str = "table") -> str:
     """The rows as text: a table for a terminal, Markdown, CSV or JSON; the last two have every field in full."""
-    if format not in FORMATS:
-        raise UserError(f"unknown report format {format!r}; one of {', '.join(FORMATS)}")
+    check_format(format)
     if format == "json":
-        return json.dumps([dataclasses.asdict(row) for row in rows], indent=2, ensure_ascii=False) + "\n"
+        return as_json([dataclasses.asdict(row) for row in rows])
     if format == "csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, [field.name for field in dataclasses.fields(Row)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(dataclasses.asdict(row) for row in rows)
-        return text.getvalue()
-    columns = _columns(rows)
+        return as_csv([dataclasses.asdict(row) for row in rows])
+    columns, caption = _columns(rows), _caption(rows)
     if format == "md":
-        return f"{markdown(columns, _WORDS)}\n{_CAPTION}\n"
-    return rich_table(columns, _WORDS, _CAPTION)
+        return f"{markdown(columns, _WORDS)}\n{caption}\n"
+    return rich_table(columns, _WORDS, caption)
 
 
 _WORDS = ("estimator", "data", "note")
-_CAPTION = (
-    "± over seeds, or of the evaluation for one seed; times: medians, first step left out; "
-    "speed-up: baseline's update time / this one's"
-)
+
+
+def _caption(rows: Sequence[Row]) -> str:
+    parts = [
+        "±: standard error over questions and training seeds; with one seed, and before RL, over questions only",
+        "gain and difference are paired by question",
+        "update and step: median seconds; updates: those that learned, of all steps, in which alone updates are timed",
+        "speed-up: in update time per learned token",
+    ]
+    estimated = sorted({source for row in rows if (source := row.learned_tokens_from) not in (None, COUNTED)})
+    if estimated:
+        parts.append(f"learned tokens of runs without that count: estimated from {', '.join(estimated)}")
+    if any(row.update_time is not None and row.update_time_per_token is None for row in rows):
+        parts.append("speed-up of runs that do not say how many tokens they learned from: in time per update")
+    return "; ".join(parts)
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Columns of cells; data and note only where they tell something."""
+    """Columns of cells; data, gain, difference and note only where they tell something."""
+    against = {row.baseline for row in rows if row.difference is not None}
+    difference = f"vs {min(against)}" if len(against) == 1 else "vs baseline"
     columns = {
         "estimator": [row.name for row in rows],
         "data": [row.data for row in rows],
-        "seeds": [str(row.seeds) for row in rows],
+        "seeds": [number(row.seeds, "d") for row in rows],
         "steps": [number(row.steps, "d") for row in rows],
-        "pass@1 before": [number(row.before, ".3f") for row in rows],
-        "pass@1": [spread(row.pass_1, row.pass_1_spread) for row in rows],
-        "pass@8": [spread(row.pass_8, row.pass_8_spread) for row in rows],
+        "pass@1": [with_error(row.pass_1, row.pass_1_error) for row in rows],
+        "gain": [with_error(row.gain, row.gain_error, "+.3f") for row in rows],
+        difference: [with_error(row.difference, row.difference_error, "+.3f") for row in rows],
+        "pass@8": [with_error(row.pass_8, row.pass_8_error) for row in rows],
+        "updates": [f"{row.updates}/{row.steps_made}" if row.updates is not None else "–" for row in rows],
+        "learned tokens": [number(row.learned_tokens, ",.0f") for row in rows],
         "update (s)": [number(row.update_time, ".3g") for row in rows],
+        "ms/token": [number(_times(row.update_time_per_token, 1000), ".3g") for row in rows],
         "step (s)": [number(row.step_time, ".3g") for row in rows],
-        "speed-up": [f"{row.ratio:.2f}x" if row.ratio is not None else "–" for row in rows],
+        "speed-up": [f"{row.speed_up:.2f}x" if row.speed_up is not None else "–" for row in rows],
         "note": [row.note for row in rows],
     }
     if len({row.data for row in rows}) < 2:
         del columns["data"]
+    if all(row.gain is None for row in rows):
+        del columns["gain"]
+    if not against:
+        del columns[difference]
     if not any(row.note for row in rows):
         del columns["note"]
     return columns
 
 
-def markdown(columns: dict[str, list[str]], words: Sequence[str]) -> str:
-    """Columns of cells as a Markdown table; those of `words` to the left, the others to the right."""
-    lines = [list(columns), ["---" if name in words else "---:" for name in columns]]
-    lines += [[cell.replace("|", "\\|") for cell in line] for line in zip(*columns.values(), strict=True)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def rich_table(columns: dict[str, list[str]], words: Sequence[str], caption: str) -> str:
-    """Columns of cells as a table for a terminal."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(caption=caption or None, caption_justify="left")
-    for name in columns:
-        left = name in words
-        table.add_column(
-            name, justify="left" if left else "right", no_wrap=name != "note", max_width=48 if left else None
-        )
-    for cells in zip(*columns.values(), strict=True):
-        table.add_row(*map(Text, cells))  # Text: a name in brackets is not rich's markup
-    console = Console(file=io.StringIO(), width=240, color_system=None)
-    console.print(table)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
-
-
-def number(value: float | None, spec: str) -> str:
-    """A number as a cell; a dash for None."""
-    return "–" if value is None else format(value, spec)
-
-
-def spread(value: float | None, error: float | None) -> str:
-    """A number with what it may be off by, as a cell."""
-    return number(value, ".3f") + (f" ± {error:.3f}" if value is not None and error is not None else "")
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

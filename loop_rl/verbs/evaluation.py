@@ -40,11 +40,11 @@ def register(verbs: Any) -> None:
         verbs,
         "report",
         run_report,
-        "Compare runs: what they learned, what an update cost; of pretraining, their fixed points.",
+        "Compare runs: what they learned, and what an update cost; of runs on text, their losses.",
         "report runs/my_* --plot all.png",
     )
     report.add_argument(
-        "runs", nargs="+", metavar="RUN", help="run folders, or folders of them; all of RL, or all of pretraining"
+        "runs", nargs="+", metavar="RUN", help="run folders, or folders of them; runs on text only where none is of RL"
     )
     report.add_argument(
         "--evals", action="store_true", help="every evaluation in the folders instead, also of models (evals/MODEL)"
@@ -79,33 +79,45 @@ def run_eval(arguments: argparse.Namespace) -> None:
 
 def run_report(arguments: argparse.Namespace) -> None:
     from loop_rl.report import (
-        by_kind,
+        TEXT_KINDS,
         comparison,
         evaluations,
         plot,
+        read_runs,
         render,
         render_evaluations,
-        render_shaping,
-        shaping,
+        render_text_runs,
+        text_runs,
     )
 
-    kinds = None if arguments.evals else by_kind(arguments.runs)
-    if kinds is None or not kinds["train"]:
-        for option in ("baseline", "plot"):
-            if getattr(arguments, option) is not None:
-                raise UserError(f"--{option} belongs to the comparison of runs of RL; leave it out")
-    if kinds is None:
-        print(render_evaluations(evaluations(arguments.runs), arguments.format), end="")
+    if arguments.evals:
+        _refuse_options(arguments)
+        rows, problems = evaluations(arguments.runs)
+        _tell(problems)
+        print(render_evaluations(rows, arguments.format), end="")
         return
-    runs = kinds["train"] or kinds["pretrain"]
-    if not runs:
-        raise UserError("no run of loop-rl train or pretrain in these folders; --evals shows evaluations of models")
-    left_out = sorted(str(run) for some in kinds.values() if some is not runs for run in some)
-    if left_out:
-        print(f"loop-rl: not runs of the same kind, left out: {', '.join(left_out)}", file=sys.stderr)
-    if not kinds["train"]:
-        print(render_shaping(shaping(runs), arguments.format), end="")
+    runs, problems = read_runs(arguments.runs)
+    of_rl = [run for run in runs if run.kind == "train"]
+    of_text = [run for run in runs if run.kind in TEXT_KINDS]
+    if of_rl:
+        _tell(
+            problems + [f"left out: {run.folder}, a run of {run.kind}: report it without runs of RL" for run in of_text]
+        )
+        print(render(comparison(of_rl, arguments.baseline), arguments.format), end="")
+        if arguments.plot is not None:
+            print(f"plot: {plot(of_rl, arguments.plot, arguments.baseline)}", file=sys.stderr)
         return
-    print(render(comparison(runs, arguments.baseline), arguments.format), end="")
-    if arguments.plot is not None:
-        print(f"plot: {plot(runs, arguments.plot, arguments.baseline)}", file=sys.stderr)
+    _refuse_options(arguments)
+    _tell(problems)
+    print(render_text_runs(text_runs(of_text), arguments.format), end="")
+
+
+def _refuse_options(arguments: argparse.Namespace) -> None:
+    for option in ("baseline", "plot"):
+        if getattr(arguments, option) is not None:
+            raise UserError(f"--{option} belongs to the comparison of runs of RL; leave it out")
+
+
+def _tell(problems: list[str]) -> None:
+    for problem in problems:
+        print(f"loop-rl: {problem}", file=sys.stderr)

@@ -42,7 +42,7 @@ def folder_of(folder: Path, rows: list[dict], run: bool = False) -> Path:
 def test_runs_and_models_with_every_step_and_data_set(tmp_path: Path) -> None:
     folder_of(tmp_path / "runs" / "mine", [ROW, {**ROW, "step": 40}, {**ROW, "step": 40, "data": "gsm8k"}], run=True)
     folder_of(tmp_path / "evals" / "huginn", [{**ROW, "model": "owner/huginn", "temperature": 0, "samples": 1}])
-    found = evaluations([tmp_path / "runs", tmp_path / "evals" / "huginn", tmp_path / "runs" / "mine"])
+    found, _ = evaluations([tmp_path / "runs", tmp_path / "evals" / "huginn", tmp_path / "runs" / "mine"])
     assert [(row["name"], row["step"], row["data"]) for row in found] == [
         ("mine", 0, "math500"),
         ("mine", 40, "math500"),
@@ -64,14 +64,14 @@ def test_runs_and_models_with_every_step_and_data_set(tmp_path: Path) -> None:
 def test_the_same_evaluation_made_again_counts_once(tmp_path: Path) -> None:
     again = {**ROW, "pass@1": 0.5}
     other = [{**ROW, "samples": 4}, {**ROW, "temperature": 0.5}, {**ROW, "depth": 12}]
-    found = evaluations([folder_of(tmp_path / "a", [ROW, *other, again])])
+    found, _ = evaluations([folder_of(tmp_path / "a", [ROW, *other, again])])
     assert [row["pass@1"] for row in found] == [0.25, 0.25, 0.25, 0.5]
     assert "depth" in render_evaluations(found)
 
 
 def test_levels_and_subjects_are_parts(tmp_path: Path) -> None:
     row = {**ROW, "by_level": {"1": PART, "5": {**PART, "pass@1": 0.125}}, "by_subject": {"Algebra": PART}}
-    found = evaluations([folder_of(tmp_path / "a", [row, {**ROW, "data": "gsm8k"}])])
+    found, _ = evaluations([folder_of(tmp_path / "a", [row, {**ROW, "data": "gsm8k"}])])
     assert [(line["data"], line["part"]) for line in found] == [
         ("math500", "all"),
         ("math500", "level 1"),
@@ -86,7 +86,7 @@ def test_levels_and_subjects_are_parts(tmp_path: Path) -> None:
 
 
 def test_renderings_agree(tmp_path: Path) -> None:
-    found = evaluations([folder_of(tmp_path / "a", [{**ROW, "not_scored": 3, "by_level": {"1": PART}}])])
+    found, _ = evaluations([folder_of(tmp_path / "a", [{**ROW, "not_scored": 3, "by_level": {"1": PART}}])])
     from_json = json.loads(render_evaluations(found, "json"))
     from_csv = list(csv.DictReader(io.StringIO(render_evaluations(found, "csv"))))
     assert [row["pass@1"] for row in from_json] == [0.25, 0.75] == [float(row["pass@1"]) for row in from_csv]

@@ -1,0 +1,72 @@
+"""Cells and tables as text, the same for every report."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from loop_rl.errors import UserError
+
+FORMATS = ("table", "md", "csv", "json")
+
+
+def check_format(format: str) -> None:
+    """Raises UserError for a format that no report has."""
+    if format not in FORMATS:
+        raise UserError(f"unknown report format {format!r}; one of {', '.join(FORMATS)}")
+
+
+def as_json(rows: Sequence[dict[str, Any]]) -> str:
+    return json.dumps(list(rows), indent=2, ensure_ascii=False) + "\n"
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """A column for every key of any row; what a row lacks, or has as None, is an empty cell."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def markdown(columns: dict[str, list[str]], words: Sequence[str]) -> str:
+    """Columns of cells as a Markdown table; those of `words` to the left, the others to the right."""
+    lines = [list(columns), ["---" if name in words else "---:" for name in columns]]
+    lines += [[" ".join(cell.replace("|", "\\|").split()) for cell in line] for line in _lines(columns)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def rich_table(columns: dict[str, list[str]], words: Sequence[str], caption: str) -> str:
+    """Columns of cells as a table for a terminal; long words are wrapped, never cut."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(caption=caption or None, caption_justify="left")
+    for name in columns:
+        if name in words:
+            table.add_column(name, max_width=48, overflow="fold")
+        else:
+            table.add_column(name, justify="right", no_wrap=True)
+    for cells in _lines(columns):
+        table.add_row(*map(Text, cells))  # Text: a name in brackets is not rich's markup
+    console = Console(file=io.StringIO(), width=240, color_system=None)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def number(value: float | None, spec: str) -> str:
+    """A number as a cell; a dash for None."""
+    return "–" if value is None else format(int(value) if spec == "d" else value, spec)
+
+
+def with_error(value: float | None, error: float | None, spec: str = ".3f") -> str:
+    """A number and its standard error as a cell."""
+    return number(value, spec) + (f" ± {error:.3f}" if value is not None and error is not None else "")
+
+
+def _lines(columns: dict[str, list[str]]) -> list[tuple[str, ...]]:
+    return list(zip(*columns.values(), strict=True))
