@@ -186,6 +186,14 @@ class HealthSection(Section):
     max_term_ratio: float | None = Field(
         None, gt=0, description="Greatest ratio of the Neumann sum's last two terms; null: no limit."
     )
+    replay_steps: int = Field(
+        20, ge=0, description="Steps between replays of a micro-batch, when states are reused; 0: none."
+    )
+    max_replay_difference: float | None = Field(
+        0.1,
+        gt=0,
+        description="Greatest mean difference of the sampler's and replayed log-probabilities; null: no limit.",
+    )
     on_breach: Literal["warn", "recompute", "stop"] = Field(
         "warn", description="Past a limit: say so, learn from recomputed endpoints from then on, or stop the run."
     )
@@ -226,7 +234,9 @@ class EvalSection(Section):
 class LoraSection(Section):
     r: int = Field(16, ge=1, description="Rank of the adapters.")
     lora_alpha: float = Field(32, gt=0, description="Scale: the adapter's output is multiplied by lora_alpha / r.")
-    lora_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on an adapter's input.")
+    lora_dropout: float = Field(
+        0.0, ge=0, lt=1, description="Without effect in RL, where the learner scores as the sampler does."
+    )
     target_modules: list[str] | Literal["all-linear"] = Field("all-linear", description="Layers that get an adapter.")
     parts: list[Literal["prelude", "core", "coda"]] | None = Field(
         None, description="Parts whose layers get one; core has the injection, coda the readout; null: all."

@@ -3,13 +3,12 @@
 Knows nothing of language models or reinforcement learning.
 """
 
-from loop_rl.fixed_point.estimators import Estimator, WithResidual, parse_estimator
+from loop_rl.fixed_point.estimators import Estimator, parse_estimator
 from loop_rl.fixed_point.iteration import convergence_depth, iterate, iterate_to_tolerance, residual
-from loop_rl.fixed_point.neumann import endpoint_gradient, implicit_sum, neumann_sum
+from loop_rl.fixed_point.neumann import endpoint_gradient, implicit_sum, neumann_sum, row_norms
 
 __all__ = [
     "Estimator",
-    "WithResidual",
     "convergence_depth",
     "endpoint_gradient",
     "implicit_sum",
@@ -18,4 +17,5 @@ __all__ = [
     "neumann_sum",
     "parse_estimator",
     "residual",
+    "row_norms",
 ]

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from loop_rl.fixed_point.neumann import VJP
+from loop_rl.fixed_point.neumann import VJP, row_norms
 
 Behaviour = Literal["contracts", "oscillates", "diverges"]
 
@@ -50,8 +50,8 @@ def behaviour(eigenvalue: complex) -> Behaviour:
 
 
 def _unit(v: Tensor) -> Tensor:
-    norm = v.flatten(1).norm(dim=1).clamp_min(torch.finfo(v.dtype).tiny)
-    return v / norm.view(-1, *[1] * (v.dim() - 1))
+    norms = row_norms(v)
+    return (v / norms.clamp_min(torch.finfo(norms.dtype).tiny)).to(v.dtype)
 
 
 def _like(flat: Tensor, v: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from loop_rl.fixed_point.iteration import Map, iterate, residual
+from loop_rl.fixed_point.iteration import Map, iterate
 from loop_rl.fixed_point.neumann import VJP, endpoint_gradient, implicit_sum, neumann_sum
 
 _NAME = re.compile(
@@ -115,20 +115,3 @@ def parse_estimator(name: str) -> Estimator:
             raise ValueError(f"{name!r}: the geometric tail needs at least 2 terms")
         return Estimator(name, match["source"], terms=terms, tail=bool(match["tail"]))  # type: ignore[arg-type]
     return Estimator(name, "bptt", window=int(match["window"]) if match["window"] else None)
-
-
-class WithResidual:
-    """Wraps a map and keeps the residual of its last application; free, since F is applied anyway.
-
-    `last` is float [...], detached; None before the first call.
-    """
-
-    def __init__(self, f: Callable[[Tensor], Tensor]) -> None:
-        self.f = f
-        self.last: Tensor | None = None
-
-    def __call__(self, z: Tensor) -> Tensor:
-        z_next = self.f(z)
-        with torch.no_grad():
-            self.last = residual(z_next, z)
-        return z_next

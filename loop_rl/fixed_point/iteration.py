@@ -19,8 +19,12 @@ def iterate(f: Map, z0: Tensor, depth: int) -> Tensor:
 
 
 def residual(z_next: Tensor, z: Tensor) -> Tensor:
-    """Relative change per token, |F(z) - z| / (|z| + 1e-8) over the last axis; [..., width] -> float [...]."""
-    return (z_next - z).norm(dim=-1) / (z.norm(dim=-1) + EPSILON)
+    """Relative change per token, |F(z) - z| / (|z| + 1e-8) over the last axis; [..., width] -> [...].
+
+    In float32, or float64 for states of float64: a difference of two near states has no bits left below that.
+    """
+    z = z if z.dtype == torch.float64 else z.float()
+    return (z_next.to(z.dtype) - z).norm(dim=-1) / (z.norm(dim=-1) + EPSILON)
 
 
 def iterate_to_tolerance(f: Map, z0: Tensor, tolerance: float, max_depth: int) -> tuple[Tensor, Tensor]:

@@ -26,27 +26,44 @@ def neumann_sum(vjp: VJP, g: Tensor, terms: int, tail: bool = False) -> Tensor:
         total = total + v
     if tail:
         # Per row: rows are independent, and a ratio over the batch would tie a row's gradient to its neighbours.
-        axes = tuple(range(1, g.dim())) or (0,)
-        square = (previous * previous).sum(axes, keepdim=True)
-        ratio = (v * previous).sum(axes, keepdim=True) / square.clamp_min(torch.finfo(g.dtype).tiny)
+        axes = _axes(g)
+        before, last = _precise(previous), _precise(v)
+        square = (before * before).sum(axes, keepdim=True)
+        ratio = (last * before).sum(axes, keepdim=True) / square.clamp_min(torch.finfo(square.dtype).tiny)
         ratio = ratio.clamp(-TAIL_LIMIT, TAIL_LIMIT)
-        total = total + v * (ratio / (1.0 - ratio))
+        total = total + v * (ratio / (1.0 - ratio)).to(v.dtype)
     return total
 
 
 def implicit_sum(vjp: VJP, g: Tensor, tolerance: float, max_terms: int) -> Tensor:
-    """(I - J^T)^-1 g by the Neumann series run until the last term is below `tolerance` relative to the sum.
+    """(I - J^T)^-1 g by the Neumann series, each row's run until its last term is below `tolerance` of its sum.
 
-    Warns and returns the sum so far when the series does not settle (the map does not contract there).
+    Rows are the first axis of g, and stop each by itself: what a row gets does not depend on its neighbours. Warns and
+    returns the sums so far when a series does not settle (the map does not contract there).
     """
     total, v = g, g
     for _ in range(max_terms):
         v = vjp(v)
         total = total + v
-        if v.norm() <= tolerance * total.norm():
+        settled = row_norms(v) <= tolerance * row_norms(total)
+        if settled.all():
             return total
+        v = torch.where(settled, 0.0, v)
     log.warning("implicit gradient: no convergence to %g in %d terms; the map may not contract", tolerance, max_terms)
     return total
+
+
+def row_norms(v: Tensor) -> Tensor:
+    """The norm of every row, first axis, in float32 at least; all axes are kept. A vector is one row."""
+    return _precise(v).square().sum(_axes(v), keepdim=True).sqrt()
+
+
+def _axes(v: Tensor) -> tuple[int, ...]:
+    return tuple(range(1, v.dim())) or (0,)
+
+
+def _precise(v: Tensor) -> Tensor:
+    return v if v.dtype == torch.float64 else v.float()
 
 
 class _EndpointGradient(torch.autograd.Function):

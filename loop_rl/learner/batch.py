@@ -18,12 +18,14 @@ class Sample:
     """One completion with what the learner needs to score it.
 
     old_logps: float [C], the learner's own log-probabilities before the batch's first update, where they are needed.
+    reference_logps: float [C], those of the reference model, with a KL penalty.
     """
 
     rollout: Rollout
     completion: Completion
     advantage: float
     old_logps: Tensor | None = None
+    reference_logps: Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -38,7 +40,8 @@ class MicroBatch:
     input_ids, attention_mask: int64 [B, T]. positions: int64 [B, C], the column whose state predicts each completion
     token. targets: int64 [B, C]. mask: bool [B, C], from lengths. behaviour_logps: float32 [B, C]. advantages:
     float64 [B]. states: [B, T, width], the saved endpoints, or None. seeds: int64 [B, T], of every token's initial
-    state. old_logps: [B, C] or None.
+    state. z0: [B, T, width], the initial states, where they were drawn before scoring. old_logps, reference_logps:
+    [B, C] or None.
     """
 
     input_ids: Tensor
@@ -52,7 +55,9 @@ class MicroBatch:
     seeds: Tensor
     depth: int
     old_logps: Tensor | None = None
+    reference_logps: Tensor | None = None
     depths: Tensor | None = None
+    z0: Tensor | None = None
 
     def to(self, device: torch.device) -> "MicroBatch":
         moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in vars(self).items()}
@@ -117,6 +122,9 @@ def collate(samples: list[Sample], with_states: bool) -> MicroBatch:
     def pad(rows: list[Tensor]) -> Tensor:
         return pad_sequence(rows, batch_first=True)
 
+    def padded(name: str) -> Tensor | None:
+        return None if getattr(samples[0], name) is None else pad([getattr(sample, name) for sample in samples])
+
     return MicroBatch(
         input_ids=pad(ids),
         attention_mask=pad([torch.ones_like(row) for row in ids]),
@@ -128,7 +136,8 @@ def collate(samples: list[Sample], with_states: bool) -> MicroBatch:
         states=pad(states) if with_states else None,
         seeds=pad(seeds),
         depth=depths.pop(),
-        old_logps=None if samples[0].old_logps is None else pad([sample.old_logps for sample in samples]),
+        old_logps=padded("old_logps"),
+        reference_logps=padded("reference_logps"),
         depths=pad(used) if used else None,
     )
 

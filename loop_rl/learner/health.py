@@ -11,13 +11,15 @@ if TYPE_CHECKING:
     from loop_rl.recipe import HealthSection
 
 
-def breach(metrics: Mapping[str, float], limits: HealthSection) -> str | None:
-    """What is past its limit, in words, or None. A figure that was not measured breaks no limit; NaN breaks any."""
+def breach(metrics: Mapping[str, float | None], limits: HealthSection) -> str | None:
+    """What is past its limit, in words, or None. What was not measured, or is undefined (None), breaks no limit; NaN
+    breaks any."""
     found = []
     for name, limit, sign in (
         ("residual/q90", limits.max_residual, 1),
         ("neumann/term_ratio", limits.max_term_ratio, 1),
         ("gradient/cosine", limits.min_cosine, -1),
+        ("sampling/replay_logp_difference", limits.max_replay_difference, 1),
     ):
         value = metrics.get(name)
         if limit is not None and value is not None and not sign * (value - limit) <= 0:

@@ -1,10 +1,10 @@
 """Next-token cross-entropy of a looped model, differentiable through a gradient estimator."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from loop_rl.fixed_point import Estimator
+from loop_rl.learner.head import token_cross_entropy
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.contexts import PaddedContext
 
@@ -37,6 +37,6 @@ def next_token_loss(
 
 def token_losses(model: LoopedForCausalLM, hidden: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of every next token, in float32 at least: hidden [rows, tokens, width] -> [rows, tokens - 1]."""
-    logits = model.lm_head(hidden[:, :-1])
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    return F.cross_entropy(logits.transpose(1, 2), labels[:, 1:], ignore_index=IGNORED, reduction="none")
+    read, wanted = hidden[:, :-1], labels[:, 1:]
+    losses = token_cross_entropy(model.lm_head, read.flatten(0, 1), wanted.flatten(), IGNORED)
+    return losses.view(wanted.shape)

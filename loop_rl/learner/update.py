@@ -2,19 +2,26 @@
 
 import copy
 import dataclasses
+import logging
 import math
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import Tensor
 
 from loop_rl.fixed_point import Estimator
 from loop_rl.learner.batch import MicroBatch, Sample, collate, micro_batches
+from loop_rl.learner.figures import Figures, Metrics, cosine
 from loop_rl.learner.objective import token_loss
-from loop_rl.learner.scoring import Scores, plain, score
+from loop_rl.learner.optimizer import trainable
+from loop_rl.learner.scoring import Scores, plain, score, with_initial_states
+
+log = logging.getLogger(__name__)
+
+_FULL_BPTT = Estimator("full_bptt", "bptt")
 
 
 @dataclass(frozen=True)
@@ -29,38 +36,13 @@ class Objective:
     importance_sampling_cap: float | None = None
 
 
-class Sums:
-    """Sums over tokens, kept over micro-batches and ranks, from which the metrics' means are taken."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, float] = {}
-
-    def add(self, name: str, values: Tensor, mask: Tensor) -> None:
-        kept = torch.where(mask, values.double(), 0.0)
-        self.values[name] = self.values.get(name, 0.0) + float(kept.sum())
-
-    def mean(self, name: str, count: str = "tokens") -> float:
-        return self.values.get(name, 0.0) / max(self.values.get(count, 0.0), 1.0)
-
-    def reduce(self, accelerator: Accelerator, names: Iterable[str]) -> None:
-        """Sum over ranks; every rank names the same figures."""
-        if accelerator.num_processes == 1:
-            return
-        ordered = list(names)
-        packed = torch.tensor([self.values.get(name, 0.0) for name in ordered], dtype=torch.float64)
-        packed = accelerator.reduce(packed.to(accelerator.device), "sum")
-        self.values = dict(zip(ordered, packed.tolist(), strict=True))
-
-
-_FIGURES = ("learned_from", "tokens", "loss", "ratio", "clipped", "kl", "entropy", "log_ratio")
-
-
 class Learner:
     """Holds the trained model, its optimizer and, with beta, the reference model (the start of training).
 
     The gradient is that of the whole batch: every micro-batch's loss is divided by N * L of all ranks, so splitting
     into micro-batches or ranks changes nothing. Completions of zero advantage are counted in N and skipped unless
-    beta needs them.
+    beta needs them. The model is put in evaluation mode: dropout, which the sampler has not, would make ratios differ
+    from 1 without any change of the weights.
     """
 
     def __init__(
@@ -73,10 +55,10 @@ class Learner:
         micro_batch_size: int = 16,
         accelerator: Accelerator | None = None,
     ) -> None:
-        self.model, self.estimator, self.objective, self.optimizer = model, estimator, objective, optimizer
+        self.model, self.estimator, self.objective, self.optimizer = model.eval(), estimator, objective, optimizer
         self.max_grad_norm, self.micro_batch_size = max_grad_norm, micro_batch_size
         self.accelerator = accelerator or Accelerator(cpu=not torch.cuda.is_available())
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.parameters = trainable(model)
         self.reference: torch.nn.Module | None = None
         if objective.beta and not hasattr(model, "disable_adapter"):
             self.reference = copy.deepcopy(model).eval().requires_grad_(False)
@@ -91,108 +73,137 @@ class Learner:
             and (s.advantage != 0.0 or self.objective.beta)
         ]
 
-    def update(self, samples: list[Sample], completions: int | None = None) -> dict[str, float]:
+    def prepare(self, samples: list[Sample], iterations: int = 1) -> tuple[list[Sample], Metrics]:
+        """The useful samples with what stays the same over the updates of their batch, computed once; and its times.
+
+        That is the reference model's log-probabilities, with beta (`time/reference`), and the learner's own, for
+        truncated importance sampling over several iterations (`time/old_logps`).
+        """
+        samples, metrics = self.useful(samples), {}
+        if self.objective.beta:
+            start = self._clock()
+            samples = self._marked(samples, "reference_logps")
+            metrics["time/reference"] = self._clock() - start
+        if iterations > 1 and self.objective.importance_sampling_cap is not None:
+            start = self._clock()
+            samples = self._marked(samples, "old_logps")
+            metrics["time/old_logps"] = self._clock() - start
+        return samples, metrics
+
+    def update(self, samples: list[Sample], completions: int | None = None) -> Metrics:
         """Score, backpropagate and step on one batch; every rank calls it with its share (`batch.shares`).
 
         Args:
-            samples: what this rank learns from; those that are not useful are left out.
+            samples: what this rank learns from, with beta `prepare`d; those that are not useful are left out.
             completions: N of the loss, the scored completions of all ranks; None: those of `samples`.
 
         Returns:
-            Metrics. `time/update` is scoring + backward (s), `time/optimizer` the rest.
+            Metrics of all ranks, the same on each; None where one is undefined, as most are when nothing is learned.
+            Times in seconds, the longest rank's: `time/update` is scoring + backward, `time/collate` making the
+            micro-batches and their z0, `time/optimizer` summing gradients over ranks, clipping and stepping.
+            `skipped_update` is 1 when the weights stayed: no rank had anything to learn from, or the gradient was not
+            finite. `completions/learned_tokens` are the tokens that `time/update` was spent on.
+
+        Raises:
+            ValueError: beta, and samples without the reference model's log-probabilities.
         """
-        start = time.perf_counter()
-        objective = self.objective
         if completions is None:
             completions = sum(not math.isnan(s.advantage) for s in samples)
         useful = self.useful(samples)
-        sums, residuals, ratios = Sums(), [], []
-        sums.values["learned_from"] = float(len(useful))
-        scale = 1.0 / (max(completions, 1) * objective.max_completion_length)
+        scale = 1.0 / (max(completions, 1) * self.objective.max_completion_length)
+        figures = Figures()
+        figures.sums["learned_from"] = float(len(useful))
         self.optimizer.zero_grad(set_to_none=True)
         for rows in micro_batches(useful, self.micro_batch_size):
-            batch = collate(rows, self.estimator.reuses)
-            scores = self._backward(batch.to(self.accelerator.device), scale, sums)
-            if scores.residuals is not None:
-                residuals.append(scores.residuals[batch.attention_mask.bool()].float())
-            ratios += [float(ratio) for ratio in scores.term_ratios[-1:]]
-        self._sum_gradients()
-        sums.reduce(self.accelerator, _FIGURES)
-        scored_at = time.perf_counter()
-        norm, stepped = self._step()
-        done = time.perf_counter()
-        quantiles = torch.cat(residuals) if residuals else None
-        metrics = {
-            "loss": sums.values.get("loss", 0.0) * scale,
-            "grad_norm": norm,
-            "skipped_update": float(not stepped),
-            "entropy": sums.mean("entropy"),
-            "clip_ratio/region_mean": sums.mean("clipped"),
-            "sampling/importance_sampling_ratio/mean": sums.mean("ratio") if sums.values.get("tokens") else 1.0,
-            "sampling/sampling_logp_difference/mean": sums.mean("log_ratio"),
-            "completions/learned_from": sums.values["learned_from"],
-            "time/update": scored_at - start,
-            "time/optimizer": done - scored_at,
-        }
-        if objective.beta:
-            metrics["kl"] = sums.mean("kl")
-        if quantiles is not None and quantiles.numel():
-            metrics["residual/median"] = float(quantiles.median())
-            # torch sorts up to 2^24 values; evenly spaced ones stand for more.
-            metrics["residual/q90"] = float(quantiles[:: 1 + quantiles.numel() // 2**24].quantile(0.9))
-        if ratios:
-            metrics["neumann/term_ratio"] = sum(ratios) / len(ratios)
-        return metrics
+            start = self._clock()
+            batch = self._collated(rows, self.estimator)
+            collated = self._clock()
+            scores = self._backward(batch, scale, figures)
+            done = self._clock()
+            figures.took("collate", collated - start)
+            figures.took("update", done - collated)
+            figures.residuals.append(scores.residuals()[batch.attention_mask.bool()].float().cpu().numpy())
+            for name, norms in zip(("last_term", "term_before"), scores.last_terms, strict=False):
+                figures.add(name, norms.double().square())
+        start = self._clock()
+        figures = figures.gathered()
+        norm = self._step() if figures.sums["learned_from"] else None
+        figures.took("optimizer", self._clock() - start)
+        return self._metrics(figures, scale, norm)
 
-    def gradient_cosine(self, samples: list[Sample]) -> float:
-        """Cosine of the estimator's gradient to full BPTT's on one micro-batch, the longest completions; NaN without
+    def gradient_cosine(self, samples: list[Sample]) -> float | None:
+        """Cosine of the estimator's gradient to full BPTT's on one micro-batch, the longest completions; None without
         any to learn from. Costs one update of that micro-batch with each; the parameters' gradients stay untouched.
         """
-        useful = [s for s in samples if s.advantage and not math.isnan(s.advantage) and len(s.completion.token_ids)]
+        useful = [s for s in self.useful(samples) if s.advantage]
         if not useful:
-            return math.nan
-        batch = collate(next(micro_batches(useful, self.micro_batch_size)), self.estimator.reuses)
-        batch = batch.to(self.accelerator.device)
-        products = []
-        for estimator in (self.estimator, Estimator("full_bptt", "bptt")):
-            scores = score(self.model, batch, estimator, self.objective.temperature)
-            loss = self._loss(scores, batch)[0].sum()
-            products.append(torch.autograd.grad(loss, self.parameters, allow_unused=True))
-        ours, full = (
-            torch.cat([torch.zeros(p.numel()) if g is None else g.flatten().double().cpu() for p, g in pairs])
-            for pairs in (zip(self.parameters, product, strict=True) for product in products)
-        )
-        return float(torch.nn.functional.cosine_similarity(ours.double(), full.double(), dim=0))
+            return None
+        rows = next(micro_batches(useful, self.micro_batch_size))
+        if self.objective.beta:
+            rows = self._marked(rows, "reference_logps")
+        gradients = []
+        for estimator in (self.estimator, _FULL_BPTT):
+            batch = self._collated(rows, estimator)
+            loss = self._loss(score(self.model, batch, estimator, self.objective.temperature), batch)[0].sum()
+            gradients.append(torch.autograd.grad(loss, self.parameters, allow_unused=True))
+        return cosine(*gradients)
 
     @torch.no_grad()
-    def with_old_logps(self, samples: list[Sample]) -> list[Sample]:
-        """The samples with the learner's present log-probabilities, for truncated importance sampling over several
-        updates of one batch."""
-        marked = []
-        for rows in micro_batches([s for s in samples if len(s.completion.token_ids)], self.micro_batch_size):
-            batch = collate(rows, self.estimator.reuses).to(self.accelerator.device)
-            logps = score(self.model, batch, self.estimator, self.objective.temperature).logps.cpu()
-            marked += [
-                dataclasses.replace(row, old_logps=values[: len(row.completion.token_ids)])
-                for row, values in zip(rows, logps, strict=True)
-            ]
-        return marked + [s for s in samples if not len(s.completion.token_ids)]
+    def replay_difference(self, samples: list[Sample]) -> float | None:
+        """Mean over tokens of |log-probability replayed from z0 - the sampler's|, on one micro-batch, the longest
+        completions; None without any.
 
-    def _backward(self, batch: MicroBatch, scale: float, sums: Sums) -> Scores:
+        An estimator that reuses states starts from the sampler's own, so that `sampling/` can't show a difference that
+        lies before the endpoint: other weights or another initial state in the sampler, or states that got lost.
+        """
+        rows = [s for s in samples if len(s.completion.token_ids)]
+        if not rows:
+            return None
+        batch = self._collated(next(micro_batches(rows, self.micro_batch_size)), _FULL_BPTT)
+        logps = score(self.model, batch, _FULL_BPTT, self.objective.temperature).logps
+        return float((logps - batch.behaviour_logps)[batch.mask].abs().double().mean())
+
+    def _collated(self, rows: list[Sample], estimator: Estimator) -> MicroBatch:
+        batch = collate(rows, estimator.reuses).to(self.accelerator.device)
+        return with_initial_states(self.model, batch, estimator)
+
+    @torch.no_grad()
+    def _marked(self, samples: list[Sample], name: str) -> list[Sample]:
+        """The samples, each with its `old_logps` or `reference_logps`."""
+        own = name == "old_logps"
+        estimator = self.estimator if own else _FULL_BPTT
+        found: dict[int, Tensor] = {}
+        for rows in micro_batches(samples, self.micro_batch_size):
+            batch = self._collated(rows, estimator)
+            for row, logps in zip(rows, self._logps(batch, estimator, own).cpu(), strict=True):
+                found[id(row)] = logps[: len(row.completion.token_ids)]
+        return [dataclasses.replace(sample, **{name: found[id(sample)]}) for sample in samples]
+
+    def _logps(self, batch: MicroBatch, estimator: Estimator, own: bool) -> Tensor:
+        """The learner's, or the reference model's."""
+        model = self.model if own or self.reference is None else self.reference
+        if own or self.reference is not None:
+            return score(model, batch, estimator, self.objective.temperature).logps
+        with self.model.disable_adapter():
+            return score(model, batch, estimator, self.objective.temperature).logps
+
+    def _backward(self, batch: MicroBatch, scale: float, figures: Figures) -> Scores:
         scores = score(self.model, batch, self.estimator, self.objective.temperature)
-        per_token, figures = self._loss(scores, batch)
+        per_token, parts = self._loss(scores, batch)
         self.accelerator.backward(per_token.sum() * scale)
-        sums.add("tokens", torch.ones_like(per_token), batch.mask)
-        sums.add("loss", per_token.detach(), batch.mask)
-        sums.add("entropy", scores.entropy, batch.mask)
-        sums.add("log_ratio", (scores.logps.detach() - batch.behaviour_logps).abs(), batch.mask)
-        for name, values in figures.items():
-            sums.add(name, values, batch.mask)
+        figures.add("tokens", batch.mask)
+        figures.add("loss", per_token.detach(), batch.mask)
+        figures.add("entropy", scores.entropy, batch.mask)
+        figures.add("log_ratio", (scores.logps.detach() - batch.behaviour_logps).abs(), batch.mask)
+        for name, values in parts.items():
+            figures.add(name, values, batch.mask)
         return scores
 
     def _loss(self, scores: Scores, batch: MicroBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """The objective's summands [B, C], and the figures that go with them."""
         objective = self.objective
+        if objective.beta and batch.reference_logps is None:
+            raise ValueError("beta needs the reference model's log-probabilities: `prepare` the samples first")
         return token_loss(
             scores.logps,
             batch.behaviour_logps,
@@ -200,40 +211,66 @@ class Learner:
             batch.mask,
             objective.epsilon,
             objective.epsilon if objective.epsilon_high is None else objective.epsilon_high,
-            self._reference_logps(batch) if objective.beta else None,
+            batch.reference_logps,
             objective.beta,
             importance_sampling_cap=objective.importance_sampling_cap,
             old_logps=batch.old_logps,
         )
 
-    @torch.no_grad()
-    def _reference_logps(self, batch: MicroBatch) -> Tensor:
-        replay = Estimator("full_bptt", "bptt")
-        if self.reference is not None:
-            return score(self.reference, batch, replay, self.objective.temperature).logps
-        with self.model.disable_adapter():
-            return score(self.model, batch, replay, self.objective.temperature).logps
-
     def _sum_gradients(self) -> None:
-        """Sum over ranks by hand: ranks may hold different numbers of micro-batches, which DDP's hooks can't bear."""
+        """Sum over ranks by hand: ranks may hold different numbers of micro-batches, which DDP's hooks can't bear.
+
+        A parameter without a gradient on any rank stays without, so that the optimizer leaves it and its moments.
+        """
         if self.accelerator.num_processes == 1:
             return
-        for p in self.parameters:
-            gradient = torch.zeros_like(p) if p.grad is None else p.grad
-            p.grad = self.accelerator.reduce(gradient, "sum")
+        held = gather_object([[p.grad is not None for p in self.parameters]])
+        for p, anywhere in zip(self.parameters, map(any, zip(*held, strict=True)), strict=True):
+            if anywhere:
+                # float32 where master weights are kept, whatever the parameter's dtype
+                dtype = getattr(p, "grad_dtype", None) or p.dtype
+                gradient = torch.zeros_like(p, dtype=dtype) if p.grad is None else p.grad
+                p.grad = self.accelerator.reduce(gradient, "sum")
 
-    def _step(self) -> tuple[float, bool]:
-        """Clip and step; a gradient that is not finite leaves weights and optimizer untouched."""
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        if not gradients:
-            return 0.0, False
+    def _step(self) -> float | None:
+        """Sum over ranks, clip and step; the norm. A gradient that is not finite leaves weights and moments: None."""
+        self._sum_gradients()
         limit = self.max_grad_norm if self.max_grad_norm > 0 else math.inf
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, limit))
         if not math.isfinite(norm):
+            log.warning("an update was skipped: its gradient is not finite")
             self.optimizer.zero_grad(set_to_none=True)
-            return norm, False
+            return None
         self.optimizer.step()
-        return norm, True
+        return norm
+
+    def _metrics(self, figures: Figures, scale: float, norm: float | None) -> Metrics:
+        metrics: Metrics = {
+            "loss": figures.sums.get("loss", 0.0) * scale,
+            "grad_norm": norm,
+            "skipped_update": float(norm is None),
+            "entropy": figures.ratio("entropy"),
+            "clip_ratio/region_mean": figures.ratio("clipped"),
+            "sampling/importance_sampling_ratio/mean": figures.ratio("ratio"),
+            "sampling/sampling_logp_difference/mean": figures.ratio("log_ratio"),
+            "residual/median": figures.quantile(0.5),
+            "residual/q90": figures.quantile(0.9),
+            "completions/learned_from": figures.sums["learned_from"],
+            "completions/learned_tokens": figures.sums.get("tokens", 0.0),
+            **{f"time/{name}": figures.seconds.get(name, 0.0) for name in ("update", "collate", "optimizer")},
+        }
+        if self.objective.beta:
+            metrics["kl"] = figures.ratio("kl")
+        if self.estimator.kind != "bptt" and self.estimator.terms != 1:
+            squares = figures.ratio("last_term", "term_before")
+            metrics["neumann/term_ratio"] = None if squares is None else math.sqrt(squares)
+        return metrics
+
+    def _clock(self) -> float:
+        """Seconds, once the device has done all that it was asked."""
+        if self.accelerator.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
 
 def rollout_weights(model: torch.nn.Module) -> dict[str, Tensor]:

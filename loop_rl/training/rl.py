@@ -190,7 +190,7 @@ def _step(trainer: Trainer, pool: Engine, scorer: Scorer, run: Path) -> dict[str
         "time/weights": done - before_weights,
         "time/step": time.perf_counter() - start,
     }
-    return {name: value if isinstance(value, int) or math.isfinite(value) else None for name, value in row.items()}
+    return {name: None if value is None or not math.isfinite(value) else value for name, value in row.items()}
 
 
 def _text(row: dict[str, Any], evaluation: dict[str, Any] | None) -> str:

@@ -17,6 +17,7 @@ from loop_rl.data import Example
 from loop_rl.evaluation.task import further_tasks, training_task
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, samples_of, shares
+from loop_rl.learner.figures import Metrics, over_iterations
 from loop_rl.learner.health import breach, recomputing
 from loop_rl.learner.optimizer import make_optimizer, trainable
 from loop_rl.learner.update import Learner, Objective, rollout_weights
@@ -54,6 +55,8 @@ class Trainer:
         start = {p: p.detach() for p in looped.parameters()}
         looped.to(dtype)
         looped.config.dtype = dtype
+        if recipe.lora is not None and recipe.lora.lora_dropout:
+            log.warning("lora.lora_dropout has no effect in RL: the learner scores as the sampler sampled, without it")
         torch.manual_seed(recipe.run.seed)
         self.model: torch.nn.Module = self.looped if recipe.lora is None else adapted(self.looped, recipe.lora)
         rollout, learner = recipe.rollout, recipe.learner
@@ -105,44 +108,45 @@ class Trainer:
         seeds = np.random.default_rng([self.recipe.run.seed, 2, step]).integers(2**62, size=count)
         return chosen, seeds.tolist()
 
-    def learn(self, rollouts: list[Rollout], advantages: torch.Tensor) -> dict[str, float]:
-        """The updates of one batch; metrics of the first, times summed."""
+    def learn(self, rollouts: list[Rollout], advantages: torch.Tensor) -> Metrics:
+        """The updates of one batch, their metrics as `over_iterations` says; None where one is undefined."""
         total = self.recipe.run.max_steps * self.recipe.learner.num_iterations
         samples = samples_of(rollouts, advantages)
-        metrics: dict[str, float] = {}
         iterations = self.recipe.learner.num_iterations
-        cosine = self._gradient_cosine(samples)
+        measured = self._measured(samples)
         scored = sum(not math.isnan(sample.advantage) for sample in samples)
         samples = shares(self.learner.useful(samples), self.accelerator.num_processes)[self.accelerator.process_index]
-        if iterations > 1 and self.learner.objective.importance_sampling_cap is not None:
-            samples = self.learner.with_old_logps(samples)
+        samples, prepared = self.learner.prepare(samples, iterations)
+        updates: list[Metrics] = []
         for iteration in range(iterations):
             update = self.step * iterations + iteration
             optim = self.recipe.optim
             rate = optim.learning_rate * decay_factor(update, total, optim.warmup_steps, optim.lr_scheduler_type)
             for group in self.learner.optimizer.param_groups:
                 group["lr"] = rate
-            figures = self.learner.update(samples, scored)
-            if not metrics:
-                metrics = {**figures, "learning_rate": rate}
-            else:
-                for name in ("time/update", "time/optimizer", "skipped_update"):
-                    metrics[name] += figures[name]
+            updates.append({**self.learner.update(samples, scored), "learning_rate": rate})
         self.step += 1
-        metrics |= cosine
+        metrics = {**over_iterations(updates), **prepared, **measured}
         self._check_health(metrics)
         metrics["health/breached"] = float(self.unhealthy is not None)
         metrics["health/recomputes"] = float(self.learner.estimator.name != self.recipe.learner.estimator)
         return metrics
 
-    def _gradient_cosine(self, samples: list[Sample]) -> dict[str, float]:
-        """On the steps that measure it, the estimator's gradient against full BPTT's."""
-        every = self.recipe.health.cosine_steps
-        if not every or self.step % every:
-            return {}
-        return {"gradient/cosine": self.learner.gradient_cosine(samples)}
+    def _measured(self, samples: list[Sample]) -> Metrics:
+        """On the steps that ask for it: the estimator's gradient against full BPTT's, and, when states are reused, the
+        sampler's log-probabilities against replayed ones. The first rank, which judges them, measures."""
+        health, found = self.recipe.health, {}
+        if not self.accelerator.is_main_process:
+            return found
+        if health.cosine_steps and self.step % health.cosine_steps == 0:
+            found["gradient/cosine"] = self.learner.gradient_cosine(samples)
+        # A terminal cache or a student's prefill makes states that no replay can equal.
+        comparable = self.learner.estimator.reuses and self.recipe.rollout.cache == "full"
+        if comparable and health.replay_steps and self.step % health.replay_steps == 0:
+            found["sampling/replay_logp_difference"] = self.learner.replay_difference(samples)
+        return found
 
-    def _check_health(self, metrics: dict[str, float]) -> None:
+    def _check_health(self, metrics: Metrics) -> None:
         """Does what the recipe says when a figure is past its limit; the first rank decides for all."""
         found: list[Any] = [breach(metrics, self.recipe.health)]
         if self.accelerator.num_processes > 1:

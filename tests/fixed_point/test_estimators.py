@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from loop_rl.fixed_point import Estimator, WithResidual, iterate, parse_estimator, residual
+from loop_rl.fixed_point import Estimator, iterate, parse_estimator
 
 DEPTH = 6
 
@@ -135,12 +135,3 @@ def test_other_names_are_refused_with_examples(name):
 def test_tail_of_one_term_is_refused():
     with pytest.raises(ValueError, match="needs at least 2 terms"):
         parse_estimator("reuse_neumann1_tail")
-
-
-def test_with_residual_keeps_the_last_one(problem):
-    f, _, z0, _ = problem
-    wrapped = WithResidual(f)
-    assert wrapped.last is None
-    z = wrapped(z0)
-    assert torch.equal(z, f(z0)) and torch.equal(wrapped.last, residual(z, z0).detach())
-    assert not wrapped.last.requires_grad and z.requires_grad

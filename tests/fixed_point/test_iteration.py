@@ -3,6 +3,7 @@
 import math
 
 import hypothesis.strategies as st
+import pytest
 import torch
 from hypothesis import given, settings
 
@@ -19,6 +20,16 @@ def test_residual_is_the_relative_change_of_each_token():
             expected = math.dist(after, before) / (math.hypot(*before) + 1e-8)
             assert math.isclose(found[row, token].item(), expected, rel_tol=1e-12)
     assert residual(torch.zeros(1, 2), torch.zeros(1, 2)).item() == 0.0
+
+
+def test_residuals_of_bfloat16_states_are_float32():
+    """A change of one bfloat16 step, 2^-7, of one of 64 ones: the square of it is lost beside 1 in bfloat16."""
+    z = torch.ones(1, 64).bfloat16()
+    z_next = z.clone()
+    z_next[0, 0] = 1 + 2**-7
+    found = residual(z_next, z)
+    assert found.dtype == torch.float32 and found.item() == pytest.approx(2**-7 / 8, rel=1e-6)
+    assert residual(z.double(), z.double()).dtype == torch.float64
 
 
 def test_iterate_counts():

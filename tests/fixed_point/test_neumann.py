@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from loop_rl.fixed_point import endpoint_gradient, implicit_sum, iterate, neumann_sum
+from loop_rl.fixed_point import endpoint_gradient, implicit_sum, iterate, neumann_sum, row_norms
 
 WIDTH, ROWS, EXACT = 6, 5, 1e-8
 
@@ -68,6 +68,33 @@ def test_implicit_solves_the_transposed_system(kappa):
     solved = torch.linalg.solve((torch.eye(WIDTH, dtype=torch.float64) - j).T, g.T).T
     found = implicit_sum(lambda v: v @ j, g, tolerance=1e-12, max_terms=1000)
     torch.testing.assert_close(found, solved, rtol=0, atol=EXACT)
+
+
+def test_implicit_stops_each_row_by_itself():
+    """Row i is scaled by rates[i]: its k-th term is rates^k, the last one that below the tolerance."""
+    rates = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)[:, None]
+    g = torch.ones(3, 2, dtype=torch.float64)
+    found = implicit_sum(lambda v: rates * v, g, tolerance=1e-3, max_terms=1000)
+    for row, rate in enumerate(rates.flatten().tolist()):
+        total = term = 1.0
+        while term > 1e-3 * total:
+            term *= rate
+            total += term
+        torch.testing.assert_close(found[row], torch.full((2,), total, dtype=torch.float64), rtol=1e-14, atol=0)
+        alone = implicit_sum(lambda v, r=rate: r * v, g[row : row + 1], tolerance=1e-3, max_terms=1000)
+        assert torch.equal(alone[0], found[row])
+
+
+def test_norms_and_ratios_of_bfloat16_are_float32():
+    v = torch.full((2, 1000), 1.0).bfloat16()
+    assert row_norms(v).dtype == torch.float32
+    torch.testing.assert_close(row_norms(v).flatten(), torch.full((2,), 1000.0**0.5))
+    # 0.7 in bfloat16 is 0.69921875, so the tail multiplies the last term by 0.69921875 / (1 - 0.69921875), rounded once
+    rate = torch.tensor(0.7).bfloat16()
+    found = neumann_sum(lambda v: rate * v, v, 2, tail=True)
+    ratio = float(rate) / (1 - float(rate))
+    expected = (1 + rate) + rate * torch.tensor(ratio).bfloat16()
+    assert torch.equal(found, expected.expand_as(found))
 
 
 def test_implicit_warns_when_the_map_does_not_contract(caplog):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -40,9 +41,48 @@ def test_an_update_reports_the_ratio_of_its_last_terms():
     scores = score(model, batch, parse_estimator("reuse_neumann4"), 1.0)
     loss = -(scores.logps * batch.advantages[:, None] * batch.mask).sum()
     loss.backward()
-    assert len(scores.term_ratios) == 3
-    assert metrics["neumann/term_ratio"] == pytest.approx(float(scores.term_ratios[-1]), rel=1e-3)
-    assert "neumann/term_ratio" not in learner_of(model, "full_bptt").update(samples)
+    last, before = (norms.norm() for norms in scores.last_terms)
+    assert metrics["neumann/term_ratio"] == pytest.approx(float(last / before), rel=1e-4)
+    for name in ("full_bptt", "reuse_neumann1"):
+        assert "neumann/term_ratio" not in learner_of(model, name).update(samples)
+
+
+def test_every_estimator_reports_the_residual_at_the_endpoint():
+    """|F(z^R) - z^R| / |z^R| by definition, over the tokens of all rows that are learned from."""
+    model = tiny_model(torch.float64)
+    rollouts = tiny_rollouts(model)
+    samples = samples_of(rollouts, group_advantages(REWARDS))
+    expected = []
+    for s in [s for s in samples if s.advantage]:
+        ids = torch.from_numpy(np.concatenate((s.rollout.prompt_ids, s.completion.token_ids[:-1])))[None]
+        seeds = torch.full(ids.shape, s.rollout.seed)
+        seeds[:, len(s.rollout.prompt_ids) :] = s.completion.seed
+        z0 = model.model.draw_initial_state(torch.arange(ids.shape[1])[None], seeds)
+        with torch.no_grad():
+            at, after = (model.model(ids, depth=depth, initial_state=z0).endpoint for depth in (4, 5))
+        expected.append(((after - at).norm(dim=-1) / at.norm(dim=-1))[0])
+    values = torch.cat(expected)
+    for name in ("full_bptt", "truncated_bptt2", "recompute_neumann4", "reuse_neumann4", "reuse_implicit"):
+        metrics = learner_of(model, name, micro=3).update(samples)
+        # kept as float32
+        assert metrics["residual/median"] == pytest.approx(float(values.quantile(0.5)), rel=1e-6), name
+        assert metrics["residual/q90"] == pytest.approx(float(values.quantile(0.9)), rel=1e-6), name
+
+
+def test_a_replay_sees_what_reuse_cannot():
+    model = tiny_model(torch.float64)
+    samples = samples_of(tiny_rollouts(model), group_advantages(REWARDS))
+    learner = learner_of(model, "reuse_neumann4")
+    assert learner.replay_difference(samples) < 1e-6
+    with torch.no_grad():  # the sampler's weights were others
+        model.model.embed_tokens.weight.add_(torch.randn_like(model.model.embed_tokens.weight))
+    assert learner.update(samples)["sampling/sampling_logp_difference/mean"] < 1e-6
+    replayed = learner_of(model, "full_bptt").update(samples)["sampling/sampling_logp_difference/mean"]
+    useful = [s for s in samples if s.advantage]
+    assert learner.replay_difference(useful) == pytest.approx(replayed) and replayed > 0.1
+    assert learner.replay_difference([]) is None
+    limits = HealthSection()
+    assert "sampling/replay_logp_difference" in breach({"sampling/replay_logp_difference": replayed}, limits)
 
 
 @pytest.mark.parametrize("estimator", ["reuse_neumann2", "full_bptt"])
@@ -57,7 +97,7 @@ def test_the_cosine_is_that_of_the_updates_gradients(estimator):
     assert all(p.grad is None for p in model.parameters())
     assert (found == pytest.approx(1.0)) == (estimator == "full_bptt")
     silent = samples_of(tiny_rollouts(model), torch.zeros(3, 4))
-    assert math.isnan(learner.gradient_cosine(silent))
+    assert learner.gradient_cosine(silent) is None
 
 
 def test_limits():
@@ -69,6 +109,7 @@ def test_limits():
         assert name in said and said.count(";") == 0
     assert "residual/q90" in breach({"residual/q90": math.nan}, limits)
     assert breach({"residual/q90": 9.0}, HealthSection()) is None
+    assert breach(dict.fromkeys(healthy), limits) is None, "what is undefined breaks no limit"
 
 
 def test_recomputing():

@@ -17,7 +17,14 @@ from loop_rl.learner.update import Learner, Objective, rollout_weights
 from tests.tiny import tiny_model, tiny_rollouts
 
 REWARDS = torch.tensor([[1.0, 0, 0, 1], [0, 0, 0, 0], [1, 0, 1, 1]], dtype=torch.float64)
-ESTIMATORS = ["full_bptt", "truncated_bptt2", "recompute_neumann4", "reuse_neumann4", "reuse_neumann3_tail"]
+ESTIMATORS = [
+    "full_bptt",
+    "truncated_bptt2",
+    "recompute_neumann4",
+    "reuse_neumann4",
+    "reuse_neumann3_tail",
+    "reuse_implicit",
+]
 
 
 def gradients(model, samples, estimator: str = "full_bptt", micro: int = 100, **objective) -> dict[str, torch.Tensor]:
@@ -108,7 +115,11 @@ def test_a_batch_without_signal_leaves_the_weights() -> None:
         learner = Learner(model, parse_estimator("reuse_neumann4"), Objective(7, beta=beta), optimizer)
         metrics = learner.update(samples if not beta else [])
         assert metrics["loss"] == 0 and metrics["skipped_update"] == 1
-        assert all(math.isfinite(v) for v in metrics.values())
+        defined = {name for name, value in metrics.items() if value is not None}
+        counts = {"completions/learned_from", "completions/learned_tokens"}
+        times = {"time/update", "time/collate", "time/optimizer"}
+        assert defined == {"loss", "skipped_update"} | counts | times
+        assert all(metrics[name] == 0 for name in counts)
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
 
@@ -152,11 +163,35 @@ def test_lora_trains_only_adapters_and_its_rollout_weights_are_merged(estimator:
     assert (merged(ids).logits - tiny_model(torch.float64)(ids).logits).abs().max() > 1e-4
 
 
+def test_dropout_of_adapters_is_off_in_scoring() -> None:
+    model = tiny_model()
+    samples = samples_of(tiny_rollouts(model), group_advantages(REWARDS))
+    settings = LoraConfig(r=2, lora_dropout=0.5, target_modules="all-linear", task_type="CAUSAL_LM")
+    adapted = get_peft_model(model, settings)
+    with torch.no_grad():  # adapters that do something
+        for name, p in adapted.named_parameters():
+            if "lora_B" in name:
+                p.add_(torch.randn_like(p) * 0.1)
+    sampler = tiny_model()
+    sampler.load_state_dict(rollout_weights(adapted))
+    samples = samples_of(tiny_rollouts(sampler), group_advantages(REWARDS))
+    optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=0.0)
+    learner = Learner(adapted, parse_estimator("full_bptt"), Objective(7), optimizer)
+    assert learner.update(samples)["sampling/sampling_logp_difference/mean"] < 1e-5
+    assert learner.gradient_cosine(samples) == pytest.approx(1.0, abs=1e-6)
+
+
 def test_kl_to_the_start_of_training_grows_and_is_reported() -> None:
     model = tiny_model()
     samples = samples_of(tiny_rollouts(model), group_advantages(REWARDS))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     learner = Learner(model, parse_estimator("full_bptt"), Objective(7, beta=0.1), optimizer)
+    with pytest.raises(ValueError, match="prepare"):
+        learner.update(samples)
+    samples, times = learner.prepare(samples)
+    assert list(times) == ["time/reference"]
+    for sample in samples:  # the reference is the model that sampled
+        np.testing.assert_allclose(sample.reference_logps, sample.completion.logps, atol=1e-5)
     assert learner.update(samples)["kl"] == pytest.approx(0.0, abs=1e-6)
     assert learner.update(samples)["kl"] > 1e-5
 
@@ -167,7 +202,9 @@ def test_old_logps_anchor_later_updates() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     settings = Objective(7, importance_sampling_cap=2.0)
     learner = Learner(model, parse_estimator("full_bptt"), settings, optimizer)
-    marked = learner.with_old_logps(samples)
+    assert learner.prepare(samples, iterations=1)[0] == learner.useful(samples)
+    marked, times = learner.prepare(samples, iterations=2)
+    assert list(times) == ["time/old_logps"]
     for sample in marked:
         np.testing.assert_allclose(sample.old_logps, sample.completion.logps, atol=1e-5)
     assert learner.update(marked)["clip_ratio/region_mean"] == 0
