@@ -128,7 +128,7 @@ def test_a_bfloat16_run_resumes_bitwise_and_saves_what_the_sampler_gets(tmp_path
         {
             "model": {"path": str(tmp_path / "model"), "dtype": "bfloat16"},
             "data": {"train_size": 4, "eval_size": 1},
-            "rollout": {"max_completion_length": 7},
+            "rollout": {"max_completion_length": 7, "prompts_per_step": 3},
         }
     )
     trainer = Trainer(recipe)
