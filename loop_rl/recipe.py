@@ -124,11 +124,21 @@ class RolloutSection(Section):
         None, gt=0, description="Residual below which a token stops recurring; null: all use the model's depth."
     )
     min_depth: int = Field(1, ge=1, description="Recurrences of a token at least, with depth_tolerance.")
+    stop: list[str] | None = Field(
+        None, description="Strings that end a completion, left out of its text; null: the label of the next question."
+    )
     prefill: Literal["teacher", "student"] = Field(
         "teacher", description="What reads the prompt: the model, or the student distilled from it (cache: terminal)."
     )
     workers: int = Field(1, ge=0, le=4096, description="Rollout workers; 0: the training process samples, without Ray.")
     cluster: str | None = Field(None, description="Address of a running Ray cluster; null: this machine only.")
+
+    @field_validator("stop")
+    @classmethod
+    def _no_empty_string(cls, stop: list[str] | None) -> list[str] | None:
+        if stop is not None and not all(stop):
+            raise ValueError("an empty string is in every text; leave it out ([]: nothing but end tokens)")
+        return stop
 
     @field_validator("num_generations")
     @classmethod

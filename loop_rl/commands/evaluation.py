@@ -114,7 +114,7 @@ def run_eval(
     recipes = [resolve(target, one, overrides) for one in data or [first.data.name, *first.eval.data]]
     from loop_rl.evaluation.task import load_task
 
-    tasks = [load_task(recipe.data, recipe.reward) for recipe in recipes]
+    tasks = [load_task(recipe.data, recipe.reward, recipe.rollout.stop) for recipe in recipes]
     for task in tasks:
         if not task.splits.test:
             raise UserError(f"data.name: {task.data} has no held-out questions to evaluate on")
@@ -199,6 +199,7 @@ class _Evaluation:
             cache=recipe.rollout.cache,
             tolerance=recipe.rollout.depth_tolerance,
             min_depth=recipe.rollout.min_depth,
+            stop=task.stop,
         )
         self.settings = eval_settings(
             loaded.weights, loaded.device, task.data, task.splits.test, task.reward, self.sampling, self.seed
@@ -262,7 +263,8 @@ def _tools(
 
         with LocalScorer(rewards) as scorer:
             _tell(scorer)
-            yield lambda *arguments: sample_groups(model, *arguments, student=student, version=step), scorer
+            options = {"student": student, "version": step, "tokenizer": loaded.tokenizer}
+            yield lambda *arguments: sample_groups(model, *arguments, **options), scorer
         return
     import torch
 
@@ -277,6 +279,7 @@ def _tools(
         recipe.run.threads or torch.get_num_threads(),
         learner_gpus=0,
         student=student,
+        tokenizer=loaded.tokenizer,
     )
     with pool, make_scorer(rewards, recipe.reward.workers) as scorer:
         _tell(scorer)

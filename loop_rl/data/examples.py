@@ -14,6 +14,7 @@ RESERVED = frozenset(
     {"prompts", "completions", "completion_ids", "log_extra", "log_metric", "trainer_state", "environments"}
 )
 
+_LABEL = re.compile(r"(?:^|\n)[ \t]*([^\s{}][^\n{}]{0,40}:)[ \t]*\n?\{question\}")
 _PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|\{([A-Za-z_]\w*)\}")
 
 
@@ -140,6 +141,15 @@ def render(template: str, fields: Fields, place: str) -> str:
         return "\n".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
     return _PLACEHOLDER.sub(fill, template)
+
+
+def run_on(template: str) -> tuple[str, ...]:
+    """What a model writes when it has answered and goes on with a question of its own: the template's label of one.
+
+    `Question: {question}` gives a line break and `Question:`; a question without a label that ends in a colon, nothing.
+    """
+    label = _LABEL.search(template)
+    return (f"\n{label[1]}",) if label else ()
 
 
 def check_template(template: str) -> None:

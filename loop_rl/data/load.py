@@ -14,6 +14,7 @@ from loop_rl.data.examples import (
     Splits,
     check_template,
     make_examples,
+    run_on,
 )
 from loop_rl.data.golds import MBPP_PLUS, check_golds, tasks_with_tests
 from loop_rl.data.named import SETS
@@ -58,6 +59,16 @@ def load_dataset(settings: DataSettings, *, reward: str | None = None) -> Splits
         subset(questions, settings.train_size, seed, f"data.train_size: {name}"),
         subset(held_out, settings.eval_size, seed, f"data.eval_size: {name}"),
     )
+
+
+def default_stop(settings: DataSettings) -> tuple[str, ...]:
+    """The strings that end a completion unless the recipe says otherwise; see run_on."""
+    template = settings.template
+    if template is None and is_generator(settings.name):
+        from loop_rl.data.reasoning_gym import TEMPLATE as template  # noqa: N811
+    if template is None:
+        template = SETS[settings.name].template if settings.name in SETS else TEMPLATE
+    return run_on(template)
 
 
 def _check_keys(settings: DataSettings) -> None:

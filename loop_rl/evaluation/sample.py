@@ -10,6 +10,7 @@ from loop_rl.data import Example
 from loop_rl.data.prompts import all_prompt_ids
 from loop_rl.evaluation.reward import RewardSpec
 from loop_rl.evaluation.scorer import Scorer
+from loop_rl.rollout.text import CompletionText
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,9 +50,10 @@ def sample_and_submit(
 
     def on_group(index: int, rollout: Rollout) -> None:
         ids = [[int(token) for token in completion.token_ids] for completion in rollout.completions]
-        texts[index] = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        texts[index] = [reader.text(one) for one in ids]
         tickets[index] = scorer.submit(reward, [examples[index]] * len(ids), texts[index], ids)
 
+    reader = CompletionText(tokenizer, sampling)
     prompts = all_prompt_ids(tokenizer, [example.prompt for example in examples])
     rollouts = generate(prompts, sampling, seeds, on_group)
     if list(map(len, texts)) != [sampling.num_generations] * len(examples) or len(rollouts) != len(examples):

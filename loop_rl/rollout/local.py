@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.prefill import PrefillStudent
@@ -15,16 +16,22 @@ from loop_rl.rollout.sampling import Sampling
 class LocalEngine:
     """Holds a copy of the model and samples with it, as one rollout worker does. See Engine.
 
-    student: reads the prompts in the recurrences' place.
+    student: reads the prompts in the recurrences' place. tokenizer: what stop strings are looked for with.
     """
 
     restarts = 0
 
-    def __init__(self, config: LoopedConfig, dtype: str = "float32", student: PrefillStudent | None = None) -> None:
+    def __init__(
+        self,
+        config: LoopedConfig,
+        dtype: str = "float32",
+        student: PrefillStudent | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+    ) -> None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         with torch.random.fork_rng(devices=[]):  # weights that are replaced must not advance the run's random stream
             self.model = LoopedForCausalLM(LoopedConfig(**config.to_dict())).to(device, getattr(torch, dtype)).eval()
-        self.student = student
+        self.student, self.tokenizer = student, tokenizer
         self.version = -1
 
     def __enter__(self) -> "LocalEngine":
@@ -40,7 +47,7 @@ class LocalEngine:
 
     def stream(self, prompts: list[list[int]], sampling: Sampling, seeds: list[int]) -> Iterator[tuple[int, Rollout]]:
         """The groups of these prompts as each ends, with its prompt's place, marked with the weights' version."""
-        return stream_groups(self.model, prompts, sampling, seeds, self.version, self.student)
+        return stream_groups(self.model, prompts, sampling, seeds, self.version, self.student, self.tokenizer)
 
     def generate(
         self,

@@ -9,6 +9,7 @@ import numpy as np
 import ray
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedConfig
@@ -28,11 +29,16 @@ class RolloutWorker:
     """A LocalEngine on a process of its own. A restarted one has no weights until the pool sends them again."""
 
     def __init__(
-        self, config: dict[str, Any], dtype: str, threads: int, student: dict[str, np.ndarray] | None = None
+        self,
+        config: dict[str, Any],
+        dtype: str,
+        threads: int,
+        student: dict[str, np.ndarray] | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
         """student: weights of a PrefillStudent that reads the prompts."""
         torch.set_num_threads(threads)
-        self.engine = LocalEngine(LoopedConfig(**config), dtype)
+        self.engine = LocalEngine(LoopedConfig(**config), dtype, tokenizer=tokenizer)
         if student is not None:
             model = self.engine.model
             self.engine.student = PrefillStudent(model.model).to(model.device, model.dtype).eval()
@@ -75,12 +81,13 @@ class RolloutPool:
         threads: int = 1,
         learner_gpus: int = 1,
         student: PrefillStudent | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
         self._owns_ray = start_ray(workers, cluster)
         gpus = 1 if ray.cluster_resources().get("GPU", 0) >= workers + learner_gpus else 0
         make = RolloutWorker.options(num_cpus=1, num_gpus=gpus)
         weights = None if student is None else {name: to_numpy(w.cpu()) for name, w in student.state_dict().items()}
-        self.workers = [make.remote(config.to_dict(), dtype, threads, weights) for _ in range(workers)]
+        self.workers = [make.remote(config.to_dict(), dtype, threads, weights, tokenizer) for _ in range(workers)]
         self.version = -1
         self.restarts = 0
         self._weights: Any = None

@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Completion:
-    """One sampled completion of C tokens (its end-of-sequence token included).
+    """One sampled completion of C tokens (its end token, or those of its stop string, included).
 
     token_ids: int64 [C]. logps: float32 [C], behaviour log-probabilities at the sampling temperature, before top-p and
     top-k. states: float32 [C - 1, width], endpoint states of its tokens; the last token was never fed. depth:

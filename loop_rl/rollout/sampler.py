@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedForCausalLM
@@ -16,6 +17,7 @@ from loop_rl.models.prefill import PrefillStudent, student_endpoint
 from loop_rl.models.terminal import TerminalDecode, TerminalPrefill
 from loop_rl.rollout.record import Completion, Rollout
 from loop_rl.rollout.sampling import Sampling, draw
+from loop_rl.rollout.text import CompletionText
 
 # Finished rows are dropped from the batch once they are this share of it: dropping copies the banks.
 _FINISHED_SHARE = 0.25
@@ -51,13 +53,14 @@ def sample_groups(
     on_group: Callable[[int, Rollout], None] | None = None,
     student: PrefillStudent | None = None,
     version: int = 0,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> list[Rollout]:
     """Sample `num_generations` completions of every prompt, in the prompts' order; see stream_groups.
 
     `on_group(index, rollout)` is called as soon as a group has ended.
     """
     groups: dict[int, Rollout] = {}
-    for index, rollout in stream_groups(model, prompts, sampling, seeds, version, student):
+    for index, rollout in stream_groups(model, prompts, sampling, seeds, version, student, tokenizer):
         groups[index] = rollout
         if on_group is not None:
             on_group(index, rollout)
@@ -72,6 +75,7 @@ def stream_groups(
     seeds: list[int],
     version: int = 0,
     student: PrefillStudent | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Iterator[tuple[int, Rollout]]:
     """Sample `num_generations` completions of every prompt; yields (prompt's place, group) as each group ends.
 
@@ -80,16 +84,19 @@ def stream_groups(
 
     Args:
         prompts: token ids, at least one each. seeds: one a prompt. student: reads the prompts in the recurrences'
-            place; the cache must be terminal.
+            place; the cache must be terminal. tokenizer: reads completions where the sampling has stop strings.
 
     Raises:
-        ValueError: an empty prompt; a student without terminal banks.
+        ValueError: an empty prompt; a student without terminal banks; stop strings without a tokenizer.
         UserError: logits that are not finite, so that no token has a probability.
     """
     if not all(prompts):
         raise ValueError(f"prompt {[bool(p) for p in prompts].index(False)} is empty")
     if student is not None and sampling.cache != "terminal":
         raise ValueError("a student's prefill leaves terminal banks only")
+    if sampling.stop and tokenizer is None:
+        raise ValueError(f"the stop strings {sampling.stop} need a tokenizer")
+    text = CompletionText(tokenizer, sampling) if sampling.stop else None
     core, device = model.model, model.lm_head.weight.device
     depth = sampling.depth or model.config.depth
     group, limit = sampling.num_generations, sampling.max_completion_length
@@ -154,6 +161,10 @@ def stream_groups(
         live = batch[running]
         tokens[live, t], logps[live, t], counts[live] = drawn[running], drawn_logps[running], t + 1
         stopped[live] = torch.isin(drawn[running], eos)
+        if text is not None:
+            for row, token in zip(live.tolist(), drawn[running].tolist(), strict=True):
+                if text.may_stop(token) and text.stops(tokens[row, max(0, t + 1 - text.window) : t + 1].tolist()):
+                    stopped[row] = True
         ended = stopped.view(-1, group).all(-1) if t < limit - 1 else torch.ones_like(yielded)
         for i in (ended & ~yielded).nonzero()[:, 0].tolist():
             yield i, rollout(i)

@@ -13,6 +13,7 @@ class Sampling:
 
     cache: every recurrence's KV banks, or the last one's only (terminal sharing). tolerance: residual below which a
     token stops recurring, after min_depth recurrences at least and `depth` at most; None: every token uses `depth`.
+    stop: strings that end a completion as an end token does.
     """
 
     num_generations: int
@@ -26,6 +27,7 @@ class Sampling:
     cache: Literal["full", "terminal"] = "full"
     tolerance: float | None = None
     min_depth: int = 1
+    stop: tuple[str, ...] = ()
 
 
 def truncate(probabilities: Tensor, top_k: int, top_p: float) -> Tensor:

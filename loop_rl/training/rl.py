@@ -92,7 +92,7 @@ def _engine(trainer: Trainer) -> Engine:
     """What samples: the recipe's rollout workers, or with none of them this process."""
     recipe, config = trainer.recipe, trainer.looped.config
     if recipe.rollout.workers == 0:
-        return LocalEngine(config, recipe.model.dtype, trainer.student)
+        return LocalEngine(config, recipe.model.dtype, trainer.student, trainer.tokenizer)
     return RolloutPool(
         config,
         recipe.model.dtype,
@@ -100,6 +100,7 @@ def _engine(trainer: Trainer) -> Engine:
         recipe.rollout.cluster,
         recipe.run.threads or torch.get_num_threads(),
         student=trainer.student,
+        tokenizer=trainer.tokenizer,
     )
 
 
@@ -262,6 +263,7 @@ def _evaluate(trainer: Trainer, task: Task, pool: Engine, scorer: Scorer, run: P
         top_p=1.0,
         top_k=0,
         save_states=False,
+        stop=task.stop,
     )
     name = "held-out questions" if task is trainer.task else task.data
     with shown.counting(f"{name}, step {trainer.step}", len(task.splits.test)) as advance:

@@ -89,6 +89,7 @@ class Trainer:
             cache=rollout.cache,
             tolerance=rollout.depth_tolerance,
             min_depth=rollout.min_depth,
+            stop=self.task.stop,
         )
         self.student = None
         if rollout.prefill == "student":

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from loop_rl.data import load_dataset
+from loop_rl.data import default_stop, load_dataset
 from loop_rl.errors import UserError
 from tests.data.helpers import settings, write
 
@@ -168,3 +168,26 @@ def test_unknown_names_and_missing_files_get_the_nearest(tmp_path):
     path = write(tmp_path / "lessons.jsonl", rows(3))
     assert f"did you mean {path}?" in refusal(str(tmp_path / "lesons.jsonl"))
     assert "no file" in refusal("nowhere/at/all.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("template", "stop"),
+    [
+        (None, ("\nQuestion:",)),
+        ("Q: {question}\nA:", ("\nQ:",)),
+        ("### Instruction:\n{question}\n### Response:\n", ("\n### Instruction:",)),
+        ("Question: 1 + 1?\nAnswer: 2\n\nQuestion: {question}\nAnswer:", ("\nQuestion:",)),
+        ("Problem:\t{question}", ("\nProblem:",)),
+        ("<|user|>{question}<|end|>", ()),
+        ("```python\n{question}\n```", ()),
+        ("{question}", ()),
+    ],
+)
+def test_completions_end_at_the_template_s_label_of_another_question(template, stop):
+    assert default_stop(settings("arithmetic", template=template)) == stop
+
+
+def test_every_known_set_has_the_stop_strings_of_its_template():
+    for name in ("arithmetic", "gsm8k", "math500", "svamp", "aqua", "reasoning_gym:chain_sum"):
+        assert default_stop(settings(name)) == ("\nQuestion:",)
+    assert default_stop(settings("mbpp")) == default_stop(settings("mbpp_plus")) == ()

@@ -16,9 +16,9 @@ class Characters:
             return SimpleNamespace(input_ids=list(map(ord, text)))
         return SimpleNamespace(input_ids=[list(map(ord, one)) for one in text])
 
-    def batch_decode(self, rows, skip_special_tokens):
-        assert skip_special_tokens
-        return ["".join(map(chr, row)) for row in rows]
+    def decode(self, row, skip_special_tokens):
+        assert not skip_special_tokens
+        return "".join(map(chr, row))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Settings:
     num_generations: int
     temperature: float = 1.0
     save_states: bool = True
+    eos_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
 
 
 def completion(text, reason="stop"):
