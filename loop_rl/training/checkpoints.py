@@ -124,6 +124,8 @@ def load_training_state(path: Path, objects: Mapping[str, Any]) -> dict[str, Any
     """
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(saved, dict):
+            raise TypeError(f"wanted a training state, found a {type(saved).__name__}")
         states, counters, random_states = (dict(saved[part]) for part in ("objects", "counters", "random"))
         if set(states) != set(objects):
             raise UserError(f"{path} holds {sorted(states)}, this run needs {sorted(objects)}; start a new run")

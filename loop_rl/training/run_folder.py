@@ -5,7 +5,7 @@ import logging
 import platform
 import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,11 +62,11 @@ def open_run(run: Path, recipe: RunRecipe, may_change: Collection[str], resume: 
     file = run / "recipe.yaml"
     if not file.is_file():
         raise UserError(f"there is no run to resume in {run}: check run.folder and run.name, or start without --resume")
-    before, now = _flat(load_recipe(file, schema=type(recipe)).model_dump()), _flat(recipe.model_dump())
+    before = load_recipe(file, schema=type(recipe)).model_dump()
     changed = [
-        f"{key} is {json.dumps(now.get(key))}, the run was started with {json.dumps(before.get(key))}"
-        for key in [*now, *sorted(before.keys() - now.keys())]
-        if now.get(key) != before.get(key) and not _free(key, may_change)
+        f"{key} is {json.dumps(new)}, the run was started with {json.dumps(old)}"
+        for key, old, new in _changes(before, recipe.model_dump())
+        if not _free(key, may_change)
     ]
     if changed:
         raise UserError(f"{run} can't be resumed: {'; '.join(changed)}; undo the change, or start a new run")
@@ -91,7 +91,8 @@ def say_finished(run: Path, checkpoint: Path, max_steps: int) -> None:
 
 def warn_of_schedule(run: Path, key: str, max_steps: int) -> None:
     """Says so where a run whose learning rate follows its length is resumed with another length."""
-    before = _flat(saved_recipe(run)).get(key)
+    section, name = key.split(".")
+    before = saved_recipe(run)[section][name]
     if before != max_steps:
         logger.warning(
             "%s is %s, the run was started with %s: from here on the learning rate follows the new length, so the "
@@ -181,10 +182,10 @@ def _free(key: str, may_change: Collection[str]) -> bool:
     return any(".".join(parts[:end]) in may_change for end in range(1, len(parts) + 1))
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value; an empty section is a value."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        nested = isinstance(value, dict) and value
-        flat |= _flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return flat
+def _changes(before: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The dotted keys in which two recipes differ, with both values; a section that one lacks is one key."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in {**now, **before}:
+            yield from _changes(before.get(name), now.get(name), f"{key}.{name}" if key else name)
+    elif before != now:
+        yield key, before, now
