@@ -93,6 +93,11 @@ class LoopedConfig(PretrainedConfig):
         other = kwargs.get("model_type", kwargs.get("_class_name", self.model_type))
         if other != self.model_type:
             raise UserError(f"this is a configuration of {other}: read its folder with loop_rl.models.load_checkpoint")
+        for name in ("rope_scaling", "rope_parameters"):
+            if kwargs.get(name):
+                raise UserError(
+                    f"a looped model's config has no {name}: give rope_theta, and llama3_rope for a scaling"
+                )
         for part, choices in CHOICES.items():
             if chosen[part] not in choices:
                 names = ", ".join(map(str, choices))

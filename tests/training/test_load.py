@@ -12,6 +12,7 @@ import torch
 
 from loop_rl import hub
 from loop_rl.errors import UserError
+from loop_rl.models.generation import model_end_tokens
 from loop_rl.training import load
 from loop_rl.training.checkpoints import save_checkpoint
 from loop_rl.training.load import EMBEDDED, load_config, load_model
@@ -49,8 +50,11 @@ def test_ouro_gets_its_chat_tokens_and_one_warning(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="loop_rl"):
         model, tokenizer = load_model(str(tmp_path))
     assert len(caplog.records) == 1 and "bos 1, eos 2, pad 0" in caplog.text
-    for place in (model.config, model.generation_config, tokenizer):
+    for place in (model.config, tokenizer):
         assert (place.bos_token_id, place.eos_token_id, place.pad_token_id) == (1, 2, 0)
+    generation = model.generation_config
+    assert (generation.bos_token_id, generation.eos_token_id, generation.pad_token_id) == (1, [2, 0], 0)
+    assert model_end_tokens(model, tokenizer) == (0, 2)
 
 
 def test_special_tokens_come_from_the_generation_config_where_the_config_has_none(tmp_path):
@@ -62,6 +66,54 @@ def test_special_tokens_come_from_the_generation_config_where_the_config_has_non
     assert model.generation_config.temperature == 0.7
     assert (tokenizer.bos_token_id, tokenizer.pad_token_id) == (4, 9)
     model.save_pretrained(tmp_path / "ours")
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "ends"),
+    [
+        ({"bos_token_id": 0, "eos_token_id": 0}, None, (0, 2)),
+        ({"bos_token_id": 0, "eos_token_id": 0}, {"eos_token_id": [0, 2]}, (0, 2)),
+        ({"bos_token_id": 1, "eos_token_id": 7}, None, (2, 7)),
+        ({"bos_token_id": 1, "eos_token_id": [7, 2]}, {"eos_token_id": 9}, (2, 7, 9)),
+        ({"bos_token_id": None, "eos_token_id": None}, None, (2,)),
+    ],
+)
+def test_ouro_ends_at_what_its_checkpoint_names_and_at_its_chat_s_end(config, generation, ends, tmp_path):
+    checkpoint = write("ouro", tmp_path)
+    type(checkpoint)(checkpoint.raw | config, checkpoint.tensors).write(tmp_path)
+    if generation is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    model, tokenizer = load_model(str(tmp_path))
+    assert model_end_tokens(model, tokenizer) == ends
+    model.save_pretrained(tmp_path / "ours")
+    tokenizer.save_pretrained(tmp_path / "ours")
+    assert model_end_tokens(*load_model(str(tmp_path / "ours"))) == ends
+
+
+def test_a_generation_config_s_list_of_ends_is_kept(tmp_path):
+    """Beside a config that names one of them, in our own layout."""
+    shutil.copytree(EMBEDDED, tmp_path / "model")
+    values = {"eos_token_id": [2, 5], "temperature": 0.6, "top_p": 0.95, "do_sample": True}
+    (tmp_path / "model/generation_config.json").write_text(json.dumps(values))
+    model, tokenizer = load_model(str(tmp_path / "model"))
+    assert model.config.eos_token_id == 2 and model_end_tokens(model, tokenizer) == (2, 5)
+    model.save_pretrained(tmp_path / "again")
+    again = json.loads((tmp_path / "again/generation_config.json").read_text())
+    assert {name: again[name] for name in values} == values
+
+
+def test_a_generation_config_that_transformers_would_not_save(tmp_path):
+    """A temperature without do_sample, read as it is and saved as it is, also after a token was changed."""
+    shutil.copytree(EMBEDDED, tmp_path / "model")
+    (tmp_path / "model/generation_config.json").write_text(
+        '{"temperature": 0.6, "do_sample": false, "eos_token_id": 5}'
+    )
+    model, _ = load_model(str(tmp_path / "model"))
+    assert model.generation_config.eos_token_id == [2, 5]
+    model.generation_config.pad_token_id = 3
+    model.save_pretrained(tmp_path / "again")
+    again = json.loads((tmp_path / "again/generation_config.json").read_text())
+    assert again["temperature"] == 0.6 and not again.get("do_sample") and again["pad_token_id"] == 3
 
 
 def test_a_folder_without_tokenizer(tmp_path):

@@ -12,6 +12,7 @@ from loop_rl.errors import UserError
 from loop_rl.models.checkpoints.files import first_line
 from loop_rl.models.config import LLAMA3_ROPE, LoopedConfig
 from loop_rl.models.looped import LoopedForCausalLM
+from loop_rl.models.rope import llama3_scaled
 
 Raw = Mapping[str, Any]
 Shape = tuple[int, ...]
@@ -120,14 +121,39 @@ def require(raw: Raw, **supported: Any) -> None:
             raise UserError(f"config.json sets {name} to {raw[name]!r}; only {value!r} is supported")
 
 
-def llama3_rope(scaling: Mapping[str, Any] | None) -> dict[str, float] | None:
-    """The four numbers of a `rope_scaling` of type llama3, or None where there is no scaling.
+def rope(raw: Raw, *theta: str) -> dict[str, Any]:
+    """LoopedConfig's `rope_theta` and `llama3_rope`, from rope_theta and rope_scaling, or from rope_parameters, in
+    which transformers 5 writes both. theta: the family's own names of rope_theta, which yield to these.
+
+    Raises:
+        UserError: no theta, a scaling of another type than llama3, or two spellings that disagree.
+    """
+    newer = raw.get("rope_parameters") or {}
+    if any(isinstance(value, Mapping) for value in newer.values()):
+        raise UserError("config.json has rope_parameters by type of layer; only one for all layers is supported")
+    require(newer, partial_rotary_factor=1.0)
+    scalings = [llama3_rope(raw["rope_scaling"])] if raw.get("rope_scaling") else []
+    if "rope_type" in newer or "type" in newer:
+        scalings.append(llama3_rope(newer))
+    thetas = [float(place["rope_theta"]) for place in (raw, newer) if place.get("rope_theta") is not None]
+    for name, found in (("scaling", scalings), ("rope_theta", thetas)):
+        if len(found) == 2 and found[0] != found[1]:
+            raise UserError(
+                f"config.json has another {name} in rope_parameters ({found[1]}) than in its older keys ({found[0]}); "
+                "remove the wrong one"
+            )
+    return {
+        "rope_theta": thetas[0] if thetas else float(field(raw, *theta, "rope_theta")),
+        "llama3_rope": scalings[0] if scalings else None,
+    }
+
+
+def llama3_rope(scaling: Mapping[str, Any]) -> dict[str, float] | None:
+    """The four numbers of a scaling of type llama3, or None where there is none.
 
     Raises:
         UserError: another type.
     """
-    if not scaling:
-        return None
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "default":
         return None
@@ -150,5 +176,8 @@ def like_init_std(width: int) -> float:
 def freqs_cis(config: LoopedConfig, positions: int) -> Tensor:
     """cos and sin tables as Huginn and Parcae store them: float32 [1, positions, 1, head_dim / 2, 2]."""
     exponents = torch.arange(0, config.head_dim, 2).float() / config.head_dim
-    angles = torch.outer(torch.arange(positions).float(), 1.0 / (config.rope_theta**exponents))
+    turned = 1.0 / (config.rope_theta**exponents)
+    if config.llama3_rope is not None:
+        turned = llama3_scaled(turned, **config.llama3_rope)
+    angles = torch.outer(torch.arange(positions).float(), turned)
     return torch.stack((angles.cos(), angles.sin()), dim=-1)[None, :, None]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import GenerationConfig
 
 from loop_rl.errors import UserError
 from loop_rl.models.checkpoints.files import WeightFiles, first_line, read_json
@@ -16,7 +15,11 @@ from loop_rl.models.checkpoints.ouro import OURO
 from loop_rl.models.checkpoints.parcae import PARCAE
 from loop_rl.models.checkpoints.retrofit import RETROFIT
 from loop_rl.models.config import LoopedConfig
+from loop_rl.models.generation import read_generation_config
 from loop_rl.models.looped import LoopedForCausalLM
+
+#: our own name of it
+_EMBEDDING = "model.embed_tokens.weight"
 
 FAMILIES: tuple[Family, ...] = (HUGINN, RETROFIT, OURO, PARCAE)
 
@@ -57,13 +60,14 @@ def looped_config(raw: Raw, keys: frozenset[str] | None = None) -> LoopedConfig:
     return config
 
 
-def read_config(place: Path, with_weights: bool = True) -> LoopedConfig:
+def read_config(place: str | Path, with_weights: bool = True) -> LoopedConfig:
     """The configuration of the model in a folder, or in a config.json alone; without weights beside it, of the
     likeliest variant of its family.
 
     Raises:
         UserError: as `load_checkpoint`, as far as names tell.
     """
+    place = Path(place)
     folder, file = (place.parent, place) if place.is_file() else (place, place / "config.json")
     raw = read_json(file)
     if raw.get("model_type") == LoopedConfig.model_type:
@@ -73,15 +77,16 @@ def read_config(place: Path, with_weights: bool = True) -> LoopedConfig:
         return looped_config(raw, frozenset(WeightFiles(folder).shapes) if with_weights else None)
 
 
-def load_checkpoint(folder: Path, dtype: torch.dtype = torch.float32) -> LoopedForCausalLM:
+def load_checkpoint(folder: str | Path, dtype: torch.dtype = torch.float32) -> LoopedForCausalLM:
     """The model in a folder, of our own layout or a released family's, in evaluation mode on the CPU.
 
     No code of the folder is run, and a .bin is read as tensors only.
 
     Raises:
         UserError: damaged or missing files, an unknown family, or tensors that do not fit the config: the first one
-            that is missing, left over or of another shape is named.
+            that is missing, left over or of another shape is named. Also a head that is tied and differs.
     """
+    folder = Path(folder)
     raw = read_json(folder / "config.json")
     if raw.get("model_type") == LoopedConfig.model_type:
         return _load_own(folder, dtype)
@@ -91,10 +96,8 @@ def load_checkpoint(folder: Path, dtype: torch.dtype = torch.float32) -> LoopedF
         keys = frozenset(files.shapes)
         family, config = find_family(raw, keys), looped_config(raw, keys)
     check_fit(folder, config, files, family)
-    if config.tie_word_embeddings and HEAD in files.shapes:
-        if not torch.equal(files.tensor(HEAD), files.tensor(family.embedding)):
-            raise UserError(f"config.json in {folder} ties the head, but {HEAD} differs from {family.embedding}")
-    generation = _generation_config(folder, config)
+    _check_tied_head(folder, config, files, family.embedding)
+    generation = read_generation_config(folder, config)
     ours = our_shapes(config)
     state = {}
     for entry in family.entries(config):
@@ -122,21 +125,24 @@ def _in(folder: Path) -> Iterator[None]:
 
 
 def _load_own(folder: Path, dtype: torch.dtype) -> LoopedForCausalLM:
+    config, files = read_config(folder), WeightFiles(folder)
+    check_fit(folder, config, files, None)
+    _check_tied_head(folder, config, files, _EMBEDDING)
     try:
-        model, report = LoopedForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below, with the key named
-        )
+        model = LoopedForCausalLM.from_pretrained(folder, dtype=dtype)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(
             f"the checkpoint {folder} can't be read ({first_line(error)}); it may be cut short: copy it again"
         ) from error
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if report.get(kind):
-            _refuse(folder, kind.replace("_", " "), list(map(str, report[kind])))
-    return model
+    model.generation_config = read_generation_config(folder, model.config)
+    return model.eval()
+
+
+def _check_tied_head(folder: Path, config: LoopedConfig, files: WeightFiles, embedding: str) -> None:
+    """UserError where a head that the config ties is stored as well, and is another matrix than the embedding."""
+    if config.tie_word_embeddings and HEAD in files.shapes:
+        if not torch.equal(files.tensor(HEAD), files.tensor(embedding)):
+            raise UserError(f"config.json in {folder} ties the head, but {HEAD} differs from {embedding}")
 
 
 def check_fit(folder: Path, config: LoopedConfig, files: WeightFiles, family: Family | None) -> list[str]:
@@ -165,15 +171,3 @@ def check_fit(folder: Path, config: LoopedConfig, files: WeightFiles, family: Fa
 
 def _refuse(folder: Path, kind: str, names: list[str]) -> None:
     raise UserError(f"the weights in {folder} do not fit its config.json: {len(names)} {kind}, such as {min(names)}")
-
-
-def _generation_config(folder: Path, config: LoopedConfig) -> GenerationConfig:
-    """The folder's generation_config.json, and its special tokens into a config that names none."""
-    if not (folder / "generation_config.json").is_file():
-        return GenerationConfig.from_model_config(config)
-    values = read_json(folder / "generation_config.json")
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        if getattr(config, name) is None:
-            setattr(config, name, values.get(name))
-        values[name] = getattr(config, name)
-    return GenerationConfig.from_dict(values)

@@ -1,9 +1,10 @@
 """Ouro: all layers in the loop, norms around each branch, the final norm in the loop, an exit gate, no injection."""
 
 import logging
+from typing import Any
 
 from loop_rl.models.blocks import BLOCK_NORMS
-from loop_rl.models.checkpoints.layout import HEAD, Entry, Family, Raw, field, llama3_rope, require, token_ids
+from loop_rl.models.checkpoints.layout import HEAD, Entry, Family, Raw, field, require, rope, token_ids
 from loop_rl.models.config import LoopedConfig
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,6 @@ def present(keys: frozenset[str]) -> bool:
 def config(raw: Raw, keys: frozenset[str] | None) -> LoopedConfig:
     """The loop always runs to its last recurrence; the gate only tells where a token might have left."""
     require(raw, hidden_act="silu", use_sliding_window=False, attention_bias=False)
-    rope = raw.get("rope_parameters") or {}
     heads, width = field(raw, "num_attention_heads"), field(raw, "hidden_size")
     return LoopedConfig(
         vocab_size=field(raw, "vocab_size"),
@@ -41,8 +41,7 @@ def config(raw: Raw, keys: frozenset[str] | None) -> LoopedConfig:
         depth=field(raw, "total_ut_steps"),
         injection="none",
         rms_norm_eps=float(field(raw, "rms_norm_eps")),
-        rope_theta=float(field({**rope, **raw}, "rope_theta")),
-        llama3_rope=llama3_rope(raw.get("rope_scaling") or rope),
+        **rope(raw),
         max_position_embeddings=field(raw, "max_position_embeddings"),
         norm_placement="sandwich",
         final_norm="in_loop",
@@ -53,15 +52,21 @@ def config(raw: Raw, keys: frozenset[str] | None) -> LoopedConfig:
     )
 
 
-def _chat_tokens(raw: Raw) -> dict[str, int]:
+def _chat_tokens(raw: Raw) -> dict[str, Any]:
+    """What the config names, and the chat template's end token among the ends; other ends stay ends (see
+    loop_rl.models.generation)."""
     released = token_ids(raw)
     if released.get("bos_token_id") == 0 and released.get("eos_token_id") == 0:
         logger.warning(
             "Ouro's config.json names token 0 as beginning and end of sequence, which its chat template never writes; "
-            "using bos 1, eos 2, pad 0"
+            "using bos 1, eos 2, pad 0; a completion may end with 0 as well"
         )
         return TOKENS
-    return {**TOKENS, **released}
+    ends = released.get("eos_token_id", [])
+    ends = [ends] if isinstance(ends, int) else list(ends)
+    if TOKENS["eos_token_id"] not in ends:
+        ends.append(TOKENS["eos_token_id"])
+    return {**TOKENS, **released, "eos_token_id": ends[0] if len(ends) == 1 else ends}
 
 
 def entries(config: LoopedConfig) -> list[Entry]:

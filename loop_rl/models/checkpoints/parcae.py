@@ -15,6 +15,7 @@ from loop_rl.models.checkpoints.layout import (
     like_init_std,
     numbered,
     require,
+    rope,
     token_ids,
 )
 from loop_rl.models.config import LoopedConfig
@@ -39,8 +40,8 @@ def config(raw: Raw, keys: frozenset[str] | None) -> LoopedConfig:
     require(raw, block_class_name="TransformerPreNormBlock", mlp_class_name="BaseMLP", nonlin_name="ReLU2", bias=False)
     require(raw, qk_bias=False, clip_qkv=None, logit_softcap=None, debias_attention=False, center_attention=False)
     require(raw, use_abacus=False, injection_type="diagonal", state_init="like-init", mup_model_scaling_factor=1)
-    rope = raw.get("rope_settings") or {}
-    require(rope, use_rope=True, rope_condense_ratio=1)
+    settings = raw.get("rope_settings") or {}
+    require(settings, use_rope=True, rope_condense_ratio=1)
     heads, width = field(raw, "num_attention_heads"), field(raw, "n_embd")
     for recurrent, outer in (
         ("recurrent_embedding_dimension", width),
@@ -67,7 +68,7 @@ def config(raw: Raw, keys: frozenset[str] | None) -> LoopedConfig:
         depth=field(raw, "mean_recurrence"),
         injection="parcae" if raw.get("prelude_norm", True) else "parcae_no_norm",
         rms_norm_eps=float(field(raw, "norm_eps")),
-        rope_theta=float(field({**rope, **raw}, "rope_base")),
+        **rope({**settings, **raw}, "rope_base"),
         rope_layout="interleaved",
         max_position_embeddings=field(raw, "block_size"),
         mlp="relu_squared",

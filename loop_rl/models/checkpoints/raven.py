@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loop_rl.models.blocks import BLOCK_NORMS
-from loop_rl.models.checkpoints.layout import HEAD, Entry, Raw, field, llama3_rope, numbered, require, token_ids
+from loop_rl.models.checkpoints.layout import HEAD, Entry, Raw, field, numbered, require, rope, token_ids
 from loop_rl.models.config import LoopedConfig
 
 MODEL_TYPE = "huginn_raven"
@@ -35,8 +35,7 @@ def sizes(raw: Raw) -> dict[str, Any]:
         depth=field(raw, "mean_recurrence"),
         injection="linear",
         rms_norm_eps=float(field(raw, "norm_eps")),
-        rope_theta=float(field(raw, "rope_theta", "rope_base")),
-        llama3_rope=llama3_rope(raw.get("rope_scaling")),
+        **rope(raw, "rope_base"),
         max_position_embeddings=field(raw, "max_position_embeddings", "block_size"),
         initial_state="truncated_normal",
         tie_word_embeddings=bool(raw.get("tie_embeddings", raw.get("tie_word_embeddings", False))),

@@ -29,7 +29,7 @@ def family_state(model: LoopedForCausalLM) -> dict[str, Tensor]:
     return {**state, **family.computed(model.config)}
 
 
-def save_checkpoint(model: LoopedForCausalLM, folder: Path, max_shard_size: int | str = "5GB") -> None:
+def save_checkpoint(model: LoopedForCausalLM, folder: str | Path, max_shard_size: int | str = "5GB") -> None:
     """Write config.json, generation_config.json and safetensors in the family's layout.
 
     config.json is the one that was loaded, with the model's depth. Tokenizer files and the family's own code, which
@@ -38,7 +38,7 @@ def save_checkpoint(model: LoopedForCausalLM, folder: Path, max_shard_size: int 
     Raises:
         UserError: the model was not converted from a family's checkpoint.
     """
-    family, state = _family(model.config), family_state(model)
+    family, state, folder = _family(model.config), family_state(model), Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     raw = {**(model.config.checkpoint_config or {}), family.depth_key: model.config.depth}
     (folder / "config.json").write_text(json.dumps(raw, indent=2) + "\n")

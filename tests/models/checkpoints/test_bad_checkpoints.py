@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.checkpoints import load_checkpoint, looped_config, save_checkpoint
-from tests.models.checkpoints.synthetic import CHECKPOINTS
+from tests.models.checkpoints.synthetic import CHECKPOINTS, LLAMA3
 from tests.tiny import tiny_model
 
 
@@ -95,6 +95,32 @@ def test_a_tied_head_must_equal_the_embedding(tmp_path):
     assert load_checkpoint(checkpoint.write(tmp_path / "once")).config.tie_word_embeddings
 
 
+def test_a_tied_head_of_our_own_layout_must_equal_the_embedding(tmp_path):
+    tiny_model(tie_word_embeddings=True).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"].clone())
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    model = load_checkpoint(str(tmp_path))
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    tensors["lm_head.weight"][3, 1] += 1e-3
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert "ties the head, but lm_head.weight differs from model.embed_tokens.weight" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("said", [False, None])
+def test_a_head_of_our_own_that_is_not_there(said, tmp_path):
+    """Untied, or by default so: never a head at random."""
+    tiny_model().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text()) | {"tie_word_embeddings": said}
+    if said is None:
+        del config["tie_word_embeddings"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "1 missing keys, such as lm_head.weight" in refused(tmp_path)
+
+
 @pytest.mark.parametrize("wrong", [("n_heads", "three"), ("norm_eps", "small"), ("n_embd", []), ("n_embd", -8)])
 def test_impossible_values(wrong, tmp_path):
     checkpoint = CHECKPOINTS["llama"]()
@@ -122,6 +148,27 @@ def test_a_rope_scaling_of_another_kind_is_refused():
     raw = CHECKPOINTS["llama"]().raw | {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}
     with pytest.raises(UserError, match="type 'yarn'"):
         looped_config(raw)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"rope_parameters": {**LLAMA3, "factor": 8.0}}, "another scaling in rope_parameters"),
+        ({"rope_parameters": {"rope_type": "default"}}, "another scaling in rope_parameters"),
+        ({"rope_parameters": {"rope_theta": 10.0}}, "another rope_theta in rope_parameters"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 3000.0}}}, "by type of layer"),
+        ({"rope_parameters": {"rope_theta": 3000.0, "partial_rotary_factor": 0.5}}, "partial_rotary_factor to 0.5"),
+    ],
+)
+def test_spellings_of_rope_that_disagree_are_refused(keys, message):
+    with pytest.raises(UserError, match=message):
+        looped_config(CHECKPOINTS["llama"]().raw | keys)
+
+
+@pytest.mark.parametrize("name", ["rope_scaling", "rope_parameters"])
+def test_our_own_config_has_its_own_names_of_rope(name):
+    with pytest.raises(UserError, match=f"no {name}: give rope_theta, and llama3_rope"):
+        tiny_model(**{name: LLAMA3})
 
 
 class Evil:

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.checkpoints import load_checkpoint, looped_config, save_checkpoint
+from loop_rl.models.checkpoints import load_checkpoint, looped_config, read_config, save_checkpoint
 from loop_rl.models.rope import llama3_scaled
 from tests.models.checkpoints import naive
 from tests.models.checkpoints.synthetic import CHECKPOINTS, LLAMA3, VOCABULARY
@@ -156,3 +156,22 @@ def test_parameters_of_the_releases(count):
     with torch.device("meta"):
         model = LoopedForCausalLM(looped_config(RELEASED[count]))
     assert sum(parameter.numel() for parameter in model.parameters()) == count
+
+
+@pytest.mark.parametrize("name", ["huginn", "llama", "olmo", "ouro", "parcae"])
+def test_rope_as_transformers_5_writes_it(name):
+    """Theta and scaling in rope_parameters are read as in the older keys, whichever of these are left."""
+    raw = {k: v for k, v in CHECKPOINTS[name]().raw.items() if k not in ("rope_theta", "rope_scaling")}
+    older = looped_config({**raw, "rope_theta": 700.0, "rope_scaling": LLAMA3})
+    assert older.rope_theta == 700.0 and older.llama3_rope["factor"] == LLAMA3["factor"]
+    newer = {"rope_parameters": {**LLAMA3, "rope_theta": 700.0}}
+    for left in ({}, {"rope_theta": 700.0}, {"rope_scaling": LLAMA3}, {"rope_scaling": None}):
+        config = looped_config({**raw, **newer, **left})
+        assert (config.rope_theta, config.llama3_rope) == (older.rope_theta, older.llama3_rope)
+
+
+def test_paths_as_text(tmp_path):
+    folder = CHECKPOINTS["huginn"]().write(tmp_path / "there")
+    model = load_checkpoint(str(folder))
+    save_checkpoint(model, str(tmp_path / "back"))
+    assert read_config(str(tmp_path / "back")).depth == read_config(folder / "config.json").depth
