@@ -32,7 +32,9 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 class ModelSection(Section):
     path: str = Field("embedded", min_length=1, description="Folder or hub id of a looped model, or embedded.")
-    depth: int | None = Field(None, ge=1, description="Recurrences of a forward pass; null: the model's own.")
+    depth: int | None = Field(
+        None, ge=1, le=100_000, description="Recurrences of a forward pass; null: the model's own."
+    )
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type of weights and activations.")
 
 
@@ -111,8 +113,10 @@ class RewardSection(Section):
 
 
 class RolloutSection(Section):
-    num_generations: int = Field(16, description="Completions sampled for each prompt: the group size, at least 2.")
-    prompts_per_step: int = Field(8, ge=1, description="Prompts of one step, so groups of one batch.")
+    num_generations: int = Field(
+        16, le=100_000, description="Completions sampled for each prompt: the group size, at least 2."
+    )
+    prompts_per_step: int = Field(8, ge=1, le=1_000_000, description="Prompts of one step, so groups of one batch.")
     max_completion_length: int = Field(256, ge=1, description="Tokens a completion may have, its end token included.")
     temperature: float = Field(1.0, gt=0, description="Sampling temperature; log-probabilities are taken at it.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling: probability mass kept; 1 keeps all.")
@@ -227,7 +231,7 @@ class OptimSection(Section):
 
 class EvalSection(Section):
     eval_steps: int = Field(0, ge=0, description="Steps between held-out evaluations; 0: only before and after.")
-    samples: int = Field(8, ge=1, description="Completions sampled for a held-out question.")
+    samples: int = Field(8, ge=1, le=100_000, description="Completions sampled for a held-out question.")
     temperature: float = Field(1.0, ge=0, description="Sampling temperature of evaluation; 0 is greedy.")
     data: list[str] = Field([], description="Further data sets to evaluate on, each with its own reward.")
     size: int | None = Field(None, ge=1, description="Held-out questions of each further data set; null: all.")

@@ -40,7 +40,7 @@ class PretrainDataSection(Section):
     )
     length: int = Field(256, ge=2, description="Tokens of a row; documents are packed into rows.")
     tokenizer: str = Field("embedded", min_length=1, description="Folder of a tokenizer, or embedded.")
-    problems: int = Field(100_000, ge=1, description="Distinct problems generated for arithmetic.")
+    problems: int = Field(100_000, ge=1, le=1_000_000, description="Distinct problems generated for arithmetic.")
     loss_on: Literal["all", "answer"] = Field("all", description="Tokens that count: all, or those of answers only.")
     seed: int = Field(0, ge=0, description="Seed of the problems and of their order.")
 

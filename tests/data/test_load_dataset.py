@@ -35,6 +35,11 @@ def test_arithmetic():
     assert splits.train != load_dataset(settings("arithmetic", seed=1, train_size=30, eval_size=20)).train
 
 
+def test_more_questions_than_can_be_made_in_time_are_refused():
+    assert "data.eval_size: arithmetic is made on the fly" in refusal("arithmetic", eval_size=10**9)
+    assert "data.train_size: reasoning_gym:chain_sum" in refusal("reasoning_gym:chain_sum", train_size=10**9)
+
+
 @pytest.mark.parametrize("by", ["folder", "variable"])
 def test_gsm8k_from_a_folder(tmp_path, monkeypatch, by):
     write(tmp_path / "gsm8k_train.jsonl", rows(8))
