@@ -135,10 +135,7 @@ def load_training_state(path: Path, objects: Mapping[str, Any]) -> dict[str, Any
     except UserError:
         raise
     except Exception as error:  # torch, pickle and each object's load_state_dict have their own
-        cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(
-            f"cannot resume from {path} ({cause}); remove {path.parent}, and --resume takes the checkpoint before it"
-        ) from error
+        raise unreadable(path, path.parent, error) from error
     if saved.get("initial_state", 1) != INITIAL_STATE_VERSION:
         logger.warning(
             "%s was saved by a version of loop-rl that drew other initial states: from here on the run differs from "
@@ -146,6 +143,14 @@ def load_training_state(path: Path, objects: Mapping[str, Any]) -> dict[str, Any
             path,
         )
     return counters
+
+
+def unreadable(path: Path, checkpoint: Path, error: Exception) -> UserError:
+    """What to say when a file of a checkpoint that looked complete can't be used."""
+    cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return UserError(
+        f"cannot resume from {path} ({cause}); remove {checkpoint}, and --resume takes the checkpoint before it"
+    )
 
 
 def _set_state(value: Any, state: Any) -> None:

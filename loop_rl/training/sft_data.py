@@ -23,7 +23,7 @@ def sft_rows(data: SftDataSection, tokenizer: PreTrainedTokenizerBase) -> Datase
     """`input_ids` and `labels` (not shifted) of at most data.length tokens a row, in a seeded order.
 
     Text is one stream cut into rows, all of which counts. Of questions and answers only the answer and its end token
-    count; prompt and answer are tokenized apart, as in RL.
+    count, which is appended where a chat template writes none; prompt and answer are tokenized apart, as in RL.
 
     Raises:
         UserError: as `load_dataset` and `load_corpus`; nothing to learn from; no chat template where one is asked for.
@@ -42,6 +42,16 @@ def sft_rows(data: SftDataSection, tokenizer: PreTrainedTokenizerBase) -> Datase
     if data.chat and tokenizer.chat_template is None:
         raise UserError("data.chat: the model's tokenizer has no chat template; set it to false")
     pairs = [_pair(example, tokenizer, data.chat) for example in examples]
+    unended = [answer for _, answer in pairs if tokenizer.eos_token_id not in answer]
+    if unended:  # a model that never sees its end token after an answer never learns to stop
+        logger.warning(
+            "data.chat: the chat template ends %d of %d answers without the end token (%s); it is appended",
+            len(unended),
+            len(pairs),
+            tokenizer.eos_token,
+        )
+        for answer in unended:
+            answer.append(tokenizer.eos_token_id)
     fitting = [(prompt, answer) for prompt, answer in pairs if len(prompt) + len(answer) <= data.length]
     if not fitting:
         raise UserError(f"no question with its answer fits data.length ({data.length} tokens); raise data.length")
@@ -81,7 +91,7 @@ def _pair(example: Example, tokenizer: PreTrainedTokenizerBase, chat: bool) -> t
 
 
 def _chat_pair(example: Example, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """The prompt as a user's message and the answer as the assistant's, whose end the template writes."""
+    """The prompt as a user's message and the answer as the assistant's, with what the template writes after it."""
     messages = [{"role": "user", "content": example.prompt}, {"role": "assistant", "content": example.answer}]
     prompt = tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True, return_dict=True)["input_ids"]
     whole = tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"]

@@ -54,6 +54,7 @@ class RunKeeper(TrainerCallback):
         self.recipe, self.trainer, self.run, self.stopped, self.bar = recipe, trainer, run, stopped, bar
         self.counters = {"step": 0, "skipped": 0, "skipped_in_a_row": 0}
         self.saved: Path | None = None
+        self.begun = False  # an update: what came before was starting or loading a checkpoint
         self.started = self.run_started = time.perf_counter()
         self.norm = self.rate = math.nan
 
@@ -69,7 +70,7 @@ class RunKeeper(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        self.started = time.perf_counter()
+        self.started, self.begun = time.perf_counter(), True
         self.trainer.micro_batches.clear()
         return control
 

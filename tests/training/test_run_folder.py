@@ -1,7 +1,6 @@
 """The run folder of every trainer: what is refused, what a finished run is, damage, a full disk."""
 
 import contextlib
-import resource
 import shutil
 from pathlib import Path
 
@@ -16,18 +15,8 @@ from loop_rl.training.checkpoints import latest_checkpoint, save_checkpoint
 from loop_rl.training.disk import INCOMPLETE, write_whole, writing
 from loop_rl.training.pretrain import Pretrainer, pretrain
 from loop_rl.training.run_folder import open_run, publish_model, start_run
+from tests.damage import full_disk, seal_again
 from tests.training.test_pretrain import recipe_for, rows_of
-
-
-@contextlib.contextmanager
-def full_disk(size: int = 4096):
-    """No file of this process may grow beyond `size` bytes: the libraries' own errors, without a disk to fill."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -164,17 +153,6 @@ def test_a_folder_in_a_files_place_or_the_other_way_is_one_line(tmp_path, name):
     with pytest.raises(UserError, match=name) as error:
         pretrain(recipe, resume=True, progress=False)
     assert "\n" not in str(error.value)
-
-
-def seal_again(checkpoint: Path) -> None:
-    """A manifest that fits whatever is there."""
-
-    def save(folder: Path) -> None:
-        for path in checkpoint.iterdir():
-            if path.name != "manifest.json":
-                shutil.copytree(path, folder / path.name) if path.is_dir() else shutil.copy(path, folder)
-
-    save_checkpoint(checkpoint.parent, 4, save, keep=2)
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "text", "list", "safetensors", "a tensor", "a part", "of another"])

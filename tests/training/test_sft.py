@@ -1,7 +1,9 @@
 """Fine-tuning through TRL: the gradient against truncated_loss, resuming, skipping, data, refusals."""
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 
 import pytest
@@ -18,6 +20,7 @@ from loop_rl.training.pretrain import truncated_loss
 from loop_rl.training.sft import LoopedSFTTrainer, sft
 from loop_rl.training.sft_data import sft_rows
 from loop_rl.training.sft_recipe import SftDataSection, SftRecipe
+from tests.damage import full_disk, seal_again
 from tests.tiny import tiny_model
 
 
@@ -132,7 +135,7 @@ def test_a_run_learns_and_leaves_what_others_leave(recipe_for):
     assert load_recipe(run / "recipe.yaml", schema=SftRecipe).train.max_steps == 40
     assert json.loads((run / "environment.json").read_text())["threads"] == 1
     assert verb_of(str(run / "recipe.yaml")) == "sft"
-    assert not (run / ".trainer").exists()
+    assert not list(run.glob(".*"))
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(recipe_for, monkeypatch):
@@ -161,6 +164,47 @@ def test_a_resumed_run_is_the_uninterrupted_one(recipe_for, monkeypatch):
     assert timeless[0] == timeless[1]
     with pytest.raises(UserError, match="prior.mean is 2.0, the run was started with 3.0"):
         sft(recipe_for("cut", prior={"mean": 2.0}), resume=True, progress=False)
+
+
+def test_a_finished_run_is_left_as_it_is(recipe_for, monkeypatch, capsys):
+    run = sft(recipe_for(max_steps=2), progress=False)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    monkeypatch.setattr(module, "load_model", pytest.fail)  # nothing is even loaded
+    assert sft(recipe_for(max_steps=2), resume=True, progress=False) == run
+    assert "2 of 2 steps" in capsys.readouterr().err
+    shutil.rmtree(run / "model")
+    sft(recipe_for(max_steps=2), resume=True, progress=False)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["training_state.pt", "model/optimizer.pt", "model/rng_state.pth"])
+def test_a_checkpoint_that_is_cut_though_its_manifest_fits_is_one_line(recipe_for, name):
+    run = sft(recipe_for(max_steps=2), progress=False)
+    checkpoint = run / "checkpoints" / "step_2"
+    (checkpoint / name).write_bytes((checkpoint / name).read_bytes()[:100])
+    seal_again(checkpoint)
+    with pytest.raises(UserError, match="step_2") as error:
+        sft(recipe_for(max_steps=4), resume=True, progress=False)
+    assert "\n" not in str(error.value)
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on(recipe_for, monkeypatch):
+    whole = sft(recipe_for("whole", max_steps=3), progress=False)
+    step = LoopedSFTTrainer.training_step
+
+    def filling(self, *arguments, **keywords):
+        if self.state.global_step == 2:
+            stack.enter_context(full_disk())
+        return step(self, *arguments, **keywords)
+
+    recipe = recipe_for("cut", max_steps=3, save_steps=1)
+    with contextlib.ExitStack() as stack, monkeypatch.context() as patch, pytest.raises(UserError) as error:
+        patch.setattr(LoopedSFTTrainer, "training_step", filling)
+        sft(recipe, progress=False)
+    assert "cannot write" in str(error.value) and "\n" not in str(error.value)
+    assert [row["step"] for row in rows_of(whole.parent / "cut")] == [1, 2, 3]
+    assert_same_weights(whole, sft(recipe, resume=True, progress=False))
+    assert [row["step"] for row in rows_of(whole.parent / "cut")] == [1, 2, 3]
 
 
 def test_an_update_that_is_not_finite_is_skipped_and_counted(recipe_for, monkeypatch):
@@ -221,7 +265,7 @@ def test_only_answers_count_and_prompts_are_those_of_rl(questions):
     assert all(p.endswith("?\n") and a.startswith("It is") for p, a in map(parts_of, own))
 
 
-def test_a_chat_template_wraps_prompt_and_answer(questions):
+def test_a_chat_template_wraps_prompt_and_answer(questions, caplog):
     chatty = AutoTokenizer.from_pretrained(EMBEDDED)
     chatty.chat_template = (
         "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }};{% endfor %}"
@@ -229,7 +273,14 @@ def test_a_chat_template_wraps_prompt_and_answer(questions):
     )
     settings = SftDataSection(name=questions, length=64, template="{question}", chat=True)
     parts = dict(map(parts_of, sft_rows(settings, chatty)))
-    assert parts["user: What is 3 + 3?;assistant: "] == "It is 6.;"
+    assert parts["user: What is 3 + 3?;assistant: "] == f"It is 6.;{TOKENIZER.eos_token}"
+    assert caplog.text.count("9 of 9 answers without the end token") == 1
+    caplog.clear()
+    chatty.chat_template = chatty.chat_template.replace(";{%", "{{ eos_token }};{%")
+    parts = dict(map(parts_of, sft_rows(settings, chatty)))
+    end = TOKENIZER.eos_token
+    assert parts[f"user: What is 3 + 3?{end};assistant: "] == f"It is 6.{end};"
+    assert not caplog.text
     chatty.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}|"
     with pytest.raises(UserError, match="does not begin"):
         sft_rows(settings, chatty)
