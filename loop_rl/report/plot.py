@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ def plot(runs: Sequence[Run], file: str | Path, baseline: str | None = None) -> 
     groups = group_runs(runs)
     several_data = len({group.data for group in groups}) > 1
     labels = [f"{group.label}, {group.data}" if several_data else group.label for group in groups]
+    labels = [textwrap.fill(label, 36) for label in labels]  # all of it: what differs may stand at its end
     figure = Figure(figsize=(13, 4.6), layout="constrained")
     if file.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
         raise UserError(f"cannot draw into {file}: its name must end in .png, .svg or .pdf")
@@ -44,6 +46,8 @@ def plot(runs: Sequence[Run], file: str | Path, baseline: str | None = None) -> 
     ]
     if not any(drawn):
         raise UserError("nothing to draw: none of the runs has written a step or an evaluation yet")
+    for axes in (reward, held_out):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     for axes, some in zip((reward, held_out, cost), drawn, strict=True):
         axes.spines[["top", "right"]].set_visible(False)
         if not some:
@@ -101,6 +105,7 @@ def _curves(axes: Any, groups: list[Group], labels: list[str]) -> bool:
 
 
 def _held_out(axes: Any, groups: list[Group], labels: list[str]) -> bool:
+    over: set[str] = set()
     some = False
     last = max((step for group in groups for run in group.runs for step in run.evals), default=0)
     for index, group in enumerate(groups):
@@ -110,6 +115,7 @@ def _held_out(axes: Any, groups: list[Group], labels: list[str]) -> bool:
         if not found:
             continue
         some = True
+        over |= {estimate.over for step, estimate in found.items() if step and estimate.over is not None}
         bars = [estimate.error or 0.0 for estimate in found.values()]
         axes.errorbar(
             [step + (index - (len(groups) - 1) / 2) * 0.008 * last for step in found],  # side by side, not stacked
@@ -121,7 +127,10 @@ def _held_out(axes: Any, groups: list[Group], labels: list[str]) -> bool:
             capsize=3,
             **_style(index),
         )
-    axes.set(title="Held-out questions", xlabel="step", ylabel="pass@1 ± standard error")
+    # At step 0 the runs measured one model, and one seed says nothing of seeds.
+    errors = "questions and seeds; of one seed,\nquestions" if len(over) > 1 else "".join(over)
+    axes.set(xlabel="step", ylabel=f"pass@1 (bars: standard error\nover {errors})" if over else "pass@1")
+    axes.set_title("Held-out questions")
     axes.grid(alpha=0.25)
     return some
 
@@ -145,7 +154,7 @@ def _bars(axes: Any, groups: list[Group], labels: list[str], baseline: str) -> b
     axes.set_xlim(left=0)
     axes.set(
         title="Update time (less is better)",
-        xlabel="ms per learned token, median" if by_token else "seconds, median over updates that learned",
+        xlabel="ms per learned token, median" if by_token else "seconds per update, median",
     )
     return bool(shown)
 

@@ -212,7 +212,10 @@ def _against(measured: _Measured, bases: Sequence[_Measured]) -> _Against:
 
 
 def _with_interval(name: str, found: Estimate) -> dict[str, float | None]:
-    return {name: found.mean, f"{name}_error": found.error, f"{name}_low": found.low, f"{name}_high": found.high}
+    low, high = found.low, found.high
+    if name.startswith("pass") and low is not None and high is not None:  # a share: no true value lies beyond
+        low, high = max(low, 0.0), min(high, 1.0)
+    return {name: found.mean, f"{name}_error": found.error, f"{name}_low": low, f"{name}_high": high}
 
 
 def _questions(runs: Sequence[Run], step: int) -> int | None:

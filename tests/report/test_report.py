@@ -496,8 +496,12 @@ def test_a_plot_is_written(tmp_path: Path) -> None:
     make_run(tmp_path / "runs", "b", "reuse_neumann4", seed=1, evals=())
     file = plot([tmp_path / "runs"], tmp_path / "new" / "plot.png")
     assert file.read_bytes().startswith(b"\x89PNG")
-    svg = plot([tmp_path / "runs" / "a"], tmp_path / "plot.svg")
-    assert "<svg" in svg.read_text()
+    svg = plot([tmp_path / "runs" / "a"], tmp_path / "plot.svg").read_text()
+    assert "<svg" in svg and "standard error" in svg and "over questions)" in svg
+    learning_run(tmp_path / "learned", "a", "full_bptt", 0.01, 0.00173)
+    learning_run(tmp_path / "learned", "b", "reuse_neumann4", 0.01, 0.001)
+    svg = plot([tmp_path / "learned"], tmp_path / "plot.svg").read_text()
+    assert "ms per learned token" in svg and "1.73x" in svg
 
 
 def test_plots_that_cannot_be(tmp_path: Path) -> None:
