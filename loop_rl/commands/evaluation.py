@@ -184,6 +184,7 @@ class _Evaluation:
     def __init__(self, recipe: Recipe, task: Task, loaded: _Loaded, folder: Path, step: int, bar: bool) -> None:
         from loop_rl.evaluation.record import sample_name
         from loop_rl.evaluation.settings import digest, eval_settings
+        from loop_rl.models.generation import model_end_tokens
         from loop_rl.rollout.sampling import Sampling
 
         model, self.tokenizer = loaded.model, loaded.tokenizer
@@ -194,7 +195,7 @@ class _Evaluation:
             max_completion_length=recipe.rollout.max_completion_length,
             temperature=recipe.eval.temperature,
             depth=recipe.model.depth or model.config.depth,
-            eos_token_ids=end_tokens(model, loaded.tokenizer),
+            eos_token_ids=model_end_tokens(model, loaded.tokenizer),
             save_states=False,
             cache=recipe.rollout.cache,
             tolerance=recipe.rollout.depth_tolerance,
@@ -296,15 +297,6 @@ def model_name(path: str) -> str:
     """A folder's name for a model: the last part of its path that says something."""
     parts = [part for part in Path(path).parts if part not in ("model", "checkpoints", "/", ".", "..")]
     return re.sub(r"[^\w.-]", "_", parts[-1]) if parts else "model"
-
-
-def end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """The ids that end a completion: the generation config's, which may be several, and the tokenizer's."""
-    configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    if configured is None:
-        configured = getattr(model.config, "eos_token_id", None)
-    ids = list(configured) if isinstance(configured, list | tuple) else [configured]
-    return tuple(sorted({token for token in (*ids, tokenizer.eos_token_id) if token is not None}))
 
 
 def _bar(progress: bool) -> Any:

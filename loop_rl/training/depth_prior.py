@@ -65,6 +65,12 @@ class FrozenPrior:
             raise UserError("the checkpoint was made with another depth prior than the recipe's section prior gives")
 
 
+def mean_depth(prior: DepthPrior) -> int:
+    """The whole number next to the mean: the depth that a model trained at the prior's depths is saved with."""
+    depths = torch.arange(1, len(prior.probabilities) + 1, dtype=torch.float64)
+    return round(float(prior.probabilities.double() @ depths))
+
+
 def draw_depth(p: Tensor, generator: torch.Generator) -> int:
     """One depth in 1..len(p) with probabilities p, by inversion, so that it costs one number of the generator."""
     uniform = torch.rand((), generator=generator, dtype=torch.float64)

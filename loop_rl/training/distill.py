@@ -39,7 +39,7 @@ class Distiller(TextTrainer):
         if recipe.data.tokenizer is not None:
             tokenizer = load_tokenizer(recipe.data.tokenizer)
         self.teacher: LoopedForCausalLM = model.to(device).eval().requires_grad_(False)
-        self.depth = recipe.teacher.depth or model.config.depth
+        model.config.depth = self.depth = recipe.teacher.depth or model.config.depth
         torch.manual_seed(recipe.train.seed)
         student = PrefillStudent(self.teacher.model, recipe.student.from_teacher).requires_grad_(True)
         if checkpoint is not None:

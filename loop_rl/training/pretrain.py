@@ -11,6 +11,7 @@ from loop_rl.errors import UserError
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.language import next_token_loss
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
+from loop_rl.training.depth_prior import mean_depth
 from loop_rl.training.flops import row_flops
 from loop_rl.training.learned_prior import make_prior, prior_metrics
 from loop_rl.training.pretrain_recipe import PretrainRecipe
@@ -96,6 +97,7 @@ def truncated_loss(
 def make_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerBase) -> LoopedConfig:
     """The recipe's model section with the tokenizer's special ids; UserError when the vocabulary is too small."""
     values = recipe.model.model_dump()
+    values["depth"] = values["depth"] or mean_depth(make_prior(recipe.prior))
     values["vocab_size"] = values["vocab_size"] or len(tokenizer)
     if values["vocab_size"] < len(tokenizer):
         raise UserError(

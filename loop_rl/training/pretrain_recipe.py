@@ -23,7 +23,7 @@ class PretrainModelSection(Section):
     prelude_layers: int = Field(1, ge=0, description="Blocks before the loop.")
     core_layers: int = Field(2, ge=1, description="Blocks of the core, which every recurrence runs.")
     coda_layers: int = Field(1, ge=0, description="Blocks after the loop.")
-    depth: int = Field(6, ge=1, description="Recurrences of a forward pass when nothing else is asked for.")
+    depth: int | None = Field(None, ge=1, description="Recurrences when nothing else is asked for; null: prior's mean.")
     injection: str = Field("ortho", min_length=1, description="How the injected input enters each recurrence.")
     rms_norm_eps: float = Field(1e-5, gt=0, description="Epsilon of the norms.")
     rope_theta: float = Field(10000.0, gt=0, description="Base of the rotary positions.")

@@ -13,7 +13,7 @@ from loop_rl.errors import UserError
 from loop_rl.learner.language import IGNORED
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.training.checkpoints import checkpoint_step, unreadable
-from loop_rl.training.depth_prior import DepthPrior
+from loop_rl.training.depth_prior import DepthPrior, mean_depth
 from loop_rl.training.disk import INCOMPLETE, writing
 from loop_rl.training.learned_prior import make_prior
 from loop_rl.training.load import load_model
@@ -68,6 +68,7 @@ def _train(recipe: SftRecipe, run: Path, checkpoint: Path | None, progress: bool
         )
     files = run / f"{INCOMPLETE}trainer"
     trainer = make_trainer(recipe, model, tokenizer, files)
+    model.config.depth = mean_depth(trainer.prior)  # its checkpoints say what was trained
     step = 0 if checkpoint is None else checkpoint_step(checkpoint)
     try:
         with stop_requests() as stop, Progress(recipe.train.max_steps, step, progress, unit="update") as bar:

@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from loop_rl.learner.health import breach, recomputing
 from loop_rl.learner.optimizer import make_optimizer, trainable
 from loop_rl.learner.update import Learner, Objective, rollout_weights
 from loop_rl.models import LoopedForCausalLM
+from loop_rl.models.generation import model_end_tokens
 from loop_rl.models.prefill import PrefillStudent
 from loop_rl.recipe import Recipe
 from loop_rl.rollout.record import Rollout
@@ -55,6 +55,7 @@ class Trainer:
         start = {p: p.detach() for p in looped.parameters()}
         looped.to(dtype)
         looped.config.dtype = dtype
+        looped.config.depth = recipe.model.depth or looped.config.depth  # its checkpoints say what was trained
         if recipe.lora is not None and recipe.lora.lora_dropout:
             log.warning("lora.lora_dropout has no effect in RL: the learner scores as the sampler sampled, without it")
         torch.manual_seed(recipe.run.seed)
@@ -76,15 +77,14 @@ class Trainer:
             learner.per_device_train_batch_size,
             self.accelerator,
         )
-        eos = {self.tokenizer.eos_token_id, *_ids(self.looped.config.eos_token_id)} - {None}
         self.sampling = Sampling(
             rollout.num_generations,
             rollout.max_completion_length,
             rollout.temperature,
             rollout.top_p,
             rollout.top_k,
-            recipe.model.depth,
-            tuple(sorted(eos)),
+            looped.config.depth,
+            model_end_tokens(self.looped, self.tokenizer),
             save_states=self.learner.estimator.reuses,
             cache=rollout.cache,
             tolerance=rollout.depth_tolerance,
@@ -203,12 +203,9 @@ class Trainer:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
 
-def _ids(value: int | list[int] | None) -> Iterator[int]:
-    if value is not None:
-        yield from [value] if isinstance(value, int) else value
-
-
 def _detached(looped: LoopedForCausalLM) -> LoopedForCausalLM:
-    """A shell with the config, for saving a state dict that is not the module's own."""
+    """A shell with the configs, for saving a state dict that is not the module's own."""
     with torch.device("meta"):
-        return LoopedForCausalLM(looped.config)
+        shell = LoopedForCausalLM(looped.config)
+    shell.generation_config = looped.generation_config
+    return shell

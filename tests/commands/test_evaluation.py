@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from loop_rl.cli import main
-from loop_rl.commands.evaluation import end_tokens, find_target, model_name, resolve
+from loop_rl.commands.evaluation import find_target, model_name, resolve
 from loop_rl.errors import UserError
+from loop_rl.models.generation import end_tokens
 from loop_rl.recipe import Recipe
 from loop_rl.rollout import sampler
 
@@ -126,10 +127,10 @@ def test_names_of_models() -> None:
 
 
 def test_end_tokens_are_all_that_are_configured() -> None:
-    model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=[5, 9]), config=None)
-    assert end_tokens(model, SimpleNamespace(eos_token_id=2)) == (2, 5, 9)
-    model = SimpleNamespace(generation_config=None, config=SimpleNamespace(eos_token_id=2))
-    assert end_tokens(model, SimpleNamespace(eos_token_id=None)) == (2,)
+    config, tokenizer = SimpleNamespace(eos_token_id=7), SimpleNamespace(eos_token_id=2)
+    assert end_tokens(config, SimpleNamespace(eos_token_id=[5, 9]), tokenizer) == (2, 5, 7, 9)
+    assert end_tokens(config, None, SimpleNamespace(eos_token_id=None)) == (7,)
+    assert end_tokens(SimpleNamespace(eos_token_id=None), None, None) == ()
 
 
 # ---- how

@@ -13,7 +13,7 @@ from loop_rl.models.terminal import TerminalPrefill
 from loop_rl.training import distill as module
 from loop_rl.training.distill import Distiller, distill, distillation_loss
 from loop_rl.training.distill_recipe import DistillRecipe
-from loop_rl.training.load import load_model
+from loop_rl.training.load import load_config, load_model
 from tests.tiny import tiny_model
 
 
@@ -108,6 +108,7 @@ def test_prefill_leaves_the_banks_of_one_recurrence_on_the_prediction():
 
 def test_the_student_learns_and_its_teacher_stays(tmp_path):
     run = distill(recipe_for(tmp_path, max_steps=40), progress=False)
+    assert load_config(str(run)).depth == load_config(str(run / "model")).depth == recipe_for(tmp_path).teacher.depth
     rows = rows_of(run)
     assert rows[-1]["loss"] < 0.5 * rows[0]["loss"]
     assert rows[-1]["hidden"] < rows[0]["hidden"] and rows[-1]["kl"] < rows[0]["kl"]

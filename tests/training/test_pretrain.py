@@ -232,3 +232,11 @@ def test_a_run_that_failed_before_its_first_update_can_be_started_again(tmp_path
     with pytest.raises(UserError):
         pretrain(recipe_for(tmp_path, "other", data={"name": "missing.txt"}), progress=False)
     assert not (tmp_path / "other").exists()
+
+
+def test_a_model_without_a_depth_is_made_at_the_prior_s_mean(tmp_path):
+    tokenizer = load_tokenizer("embedded")
+    for prior, depth in (({"mean": 4.4}, 4), ({"name": "fixed", "mean": 7.0}, 7), ({"name": "uniform"}, 4)):
+        recipe = recipe_for(tmp_path, model={"depth": None}, prior=prior)
+        assert module.make_config(recipe, tokenizer).depth == depth
+    assert module.make_config(recipe_for(tmp_path), tokenizer).depth == 3

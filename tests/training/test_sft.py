@@ -15,7 +15,7 @@ from loop_rl.errors import UserError
 from loop_rl.recipe import load_recipe, recipes_folder
 from loop_rl.training import sft as module
 from loop_rl.training.checkpoints import latest_checkpoint
-from loop_rl.training.load import EMBEDDED, load_model
+from loop_rl.training.load import EMBEDDED, load_config, load_model
 from loop_rl.training.pretrain import truncated_loss
 from loop_rl.training.sft import LoopedSFTTrainer, sft
 from loop_rl.training.sft_data import sft_rows
@@ -134,6 +134,7 @@ def test_a_run_learns_and_leaves_what_others_leave(recipe_for):
     assert [rows[i]["learning_rate"] for i in (0, 2, -1)] == pytest.approx([5e-3, 1e-2, 1e-3])
     assert load_recipe(run / "recipe.yaml", schema=SftRecipe).train.max_steps == 40
     assert json.loads((run / "environment.json").read_text())["threads"] == 1
+    assert load_config(str(run)).depth == load_config(str(run / "model")).depth == 3  # the prior's mean
     assert verb_of(str(run / "recipe.yaml")) == "sft"
     assert not list(run.glob(".*"))
 
