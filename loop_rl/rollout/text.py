@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from loop_rl.rollout.sampling import Sampling
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # late: they bring torch, which reading evaluations can do without
     from transformers import PreTrainedTokenizerBase
+
+    from loop_rl.rollout.sampling import Sampling
 
 # Tokens that are decoded besides as many as the longest stop string has bytes: some decode to nothing.
 _MARGIN = 8
