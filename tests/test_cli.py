@@ -244,15 +244,17 @@ def test_train_passes_recipe_and_resume(monkeypatch, capsys):
 def test_bench_prints_a_table_or_json(monkeypatch, capsys):
     row = {"method": "reuse_neumann4", "seconds": 0.5, "ratio": 2.2, "peak_memory_mb": 10.0, "cosine": 0.99}
     seen = {}
-    bench = SimpleNamespace(bench_update=lambda **sizes: seen.update(sizes) or {"rows": [row]})
+    result = {"rows": [row], "learned_tokens": 512}
+    bench = SimpleNamespace(bench_update=lambda **sizes: seen.update(sizes) or result)
     monkeypatch.setitem(sys.modules, "loop_rl.learner.bench", bench)
     assert main(["bench", "update", "--format", "json", "--depth", "32"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"rows": [row]}
+    assert json.loads(capsys.readouterr().out) == result
     assert seen == {"width": 512, "depth": 32, "batch": 4, "length": 256, "runs": 5}
     assert main(["bench", "update"]) == 0
     table = capsys.readouterr().out
     assert "reuse_neumann4" in table
     assert "2.20x" in table
+    assert "512 tokens" in table
 
 
 # ---- submit

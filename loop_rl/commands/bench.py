@@ -21,12 +21,13 @@ _HEADINGS = {
 _FORMATS = {"seconds": "{:.3f}", "ratio": "{:.2f}x", "peak_memory_mb": "{:.0f}", "cosine": "{:.4f}"}
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def table(rows: Sequence[dict[str, Any]], learned_tokens: int) -> str:
     """The rows for a terminal; cosine and error are those of the gradient against full BPTT's."""
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table(caption="speed-up, cosine and relative error: against full BPTT", caption_justify="left")
+    caption = f"an update learns from {learned_tokens} tokens; speed-up, cosine and relative error: against full BPTT"
+    grid = Table(caption=caption, caption_justify="left")
     for key, heading in _HEADINGS.items():
         grid.add_column(heading, justify="left" if key == "method" else "right")
     for row in rows:

@@ -1,21 +1,28 @@
 """What one update (scoring + backward) costs with each gradient estimator, and how close its gradient comes."""
 
 import statistics
-import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from loop_rl.errors import UserError
-from loop_rl.fixed_point import Estimator, parse_estimator, residual
+from loop_rl.fixed_point import Estimator, parse_estimator
+from loop_rl.learner.batch import Sample, collate
+from loop_rl.learner.figures import Metrics
+from loop_rl.learner.scoring import score
+from loop_rl.learner.update import Learner, Objective
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.contexts import PaddedContext
+from loop_rl.rollout.record import Completion, Rollout
+from loop_rl.rollout.sampler import to_numpy
 
 BASELINE = "full_bptt"
 METHODS = (BASELINE, "recompute_neumann4", "reuse_neumann4", "reuse_neumann3", "reuse_neumann3_tail")
@@ -27,25 +34,24 @@ EMBEDDING_STD = 1.0
 
 @dataclass(frozen=True)
 class Problem:
-    """One batch and what a rollout would have saved for it; nothing here needs a gradient."""
+    """A model, and a batch as a rollout hands it to the learner: the second half of every row is its completion."""
 
     model: LoopedForCausalLM
-    ids: Tensor  # int64 [batch, length]
-    advantages: Tensor  # [batch]
-    z0: Tensor  # [batch, length, width]
-    saved: Tensor  # z^R, [batch, length, width]
-    depth: int
-    residual: float  # median over tokens of |F(z^R) - z^R| / |z^R|
+    samples: list[Sample]
 
-    def context(self) -> PaddedContext:
-        dtype = self.saved.dtype
-        return PaddedContext(self.model.config, torch.ones_like(self.ids), dtype=dtype, depth=self.depth)
+    def learner(self, estimator: Estimator) -> Learner:
+        """The learner of an RL run, one micro-batch to an update, with steps of size 0."""
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.0)
+        length = len(self.samples[0].completion.token_ids)
+        accelerator = Accelerator(cpu=self.model.device.type == "cpu")
+        return Learner(self.model, estimator, Objective(length), optimizer, 0.0, len(self.samples), accelerator)
 
 
 def make_problem(
     width: int, depth: int, batch: int, length: int, vocab_size: int, seed: int, device: str, dtype: torch.dtype
 ) -> Problem:
-    """A randomly initialised model of layout 1 + 2 x depth + 1, random tokens, and their endpoint states."""
+    """A randomly initialised model of layout 1 + 2 x depth + 1, and random tokens with the states and log-probabilities
+    that sampling them would have saved."""
     heads = width // HEAD_DIM
     config = LoopedConfig(
         vocab_size=vocab_size,
@@ -63,39 +69,33 @@ def make_problem(
         model = LoopedForCausalLM(config)
         torch.nn.init.normal_(model.model.embed_tokens.weight, std=EMBEDDING_STD)
         model.to(device=device, dtype=dtype)
-        ids = torch.randint(vocab_size, (batch, length)).to(device)
-        advantages = torch.randn(batch).to(device=device, dtype=dtype)
+        ids = torch.randint(vocab_size, (batch, length))
+        advantages = torch.randn(batch, dtype=torch.float64)
     advantages -= advantages.mean()
-    inner = model.model
-    context = PaddedContext(config, torch.ones_like(ids), dtype=dtype, depth=depth)
-    with torch.no_grad():
-        e = inner.prelude_forward(ids, context)
-        z0 = inner.draw_initial_state(context.position_ids)
-        saved = inner.endpoint(e, z0, context)
-        change = residual(inner.recur(saved, e, context).float(), saved.float()).median().item()
-    return Problem(model, ids, advantages, z0, saved, depth, change)
+    return Problem(model.eval(), _samples(model, ids, advantages, depth))
 
 
-def update(problem: Problem, estimator: Estimator) -> Tensor:
-    """Scoring and backward of one update; gradients are left in the parameters, the loss is returned.
-
-    The second half of every row is the completion. Loss: -(1/(N L)) sum_i A_i sum_t logp_it, which is Dr. GRPO's at
-    the first update after sampling (every ratio is 1).
-    """
-    model, ids = problem.model, problem.ids
-    inner, context = model.model, problem.context()
-    e = inner.prelude_forward(ids, context)
-    z = estimator.endpoint(
-        lambda z: inner.recur(z, e, context), z0=problem.z0, depth=problem.depth, saved=problem.saved
-    )
-    half = ids.shape[1] // 2
-    hidden = inner.coda_forward(z, context)[:, half - 1 : -1]
-    logps = -torch.nn.functional.cross_entropy(
-        model.lm_head(hidden).flatten(0, 1).float(), ids[:, half:].flatten(), reduction="none"
-    )
-    loss = -(logps.view(len(ids), -1) * problem.advantages[:, None]).mean()
-    loss.backward()
-    return loss.detach()
+@torch.no_grad()
+def _samples(model: LoopedForCausalLM, ids: Tensor, advantages: Tensor, depth: int) -> list[Sample]:
+    core, half = model.model, ids.shape[1] // 2
+    unsaved = np.zeros((0, 0), np.float32)
+    samples = []
+    for row, (tokens, advantage) in enumerate(zip(ids.numpy(), advantages.tolist(), strict=True)):
+        completion = Completion(tokens[half:], np.zeros(len(tokens) - half, np.float32), unsaved, depth, "length", row)
+        samples.append(Sample(Rollout(tokens[:half], unsaved, [completion], row, 0), completion, advantage))
+    batch = collate(samples, False).to(model.device)
+    context = PaddedContext(model.config, batch.attention_mask, dtype=model.dtype, depth=depth)
+    prelude = core.prelude_forward(batch.input_ids, context)
+    states = core.endpoint(prelude, core.draw_initial_state(context.position_ids, batch.seeds), context).cpu()
+    logps = score(model, batch, parse_estimator(BASELINE), 1.0).logps.float().cpu().numpy()
+    return [
+        replace(
+            sample,
+            rollout=replace(sample.rollout, prompt_states=to_numpy(z[:half])),
+            completion=replace(sample.completion, logps=behaviour, states=to_numpy(z[half:])),
+        )
+        for sample, z, behaviour in zip(samples, states, logps, strict=True)
+    ]
 
 
 class LiveBytes(TorchDispatchMode):
@@ -128,26 +128,25 @@ class LiveBytes(TorchDispatchMode):
 
 
 def peak_memory(problem: Problem, estimator: Estimator) -> int:
-    """Bytes one update needs at its peak beyond parameters and inputs, its parameter gradients included."""
-    problem.model.zero_grad(set_to_none=True)
-    if problem.ids.is_cuda:
+    """Bytes one update needs at its peak beyond parameters, its micro-batch and its parameter gradients included."""
+    learner = problem.learner(estimator)
+    learner.optimizer.zero_grad()
+    if problem.model.device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        update(problem, estimator)
+        learner.update(problem.samples)
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    given = (problem.ids, problem.advantages, problem.z0, problem.saved)
-    with LiveBytes([*problem.model.parameters(), *given]) as live:
-        update(problem, estimator)
+    with LiveBytes([*problem.model.parameters()]) as live:
+        learner.update(problem.samples)
     return live.peak
 
 
-def gradient(problem: Problem, estimator: Estimator) -> Tensor:
-    """The whole gradient of one update as one vector, float32 [parameters]."""
-    problem.model.zero_grad(set_to_none=True)
-    update(problem, estimator)
-    return torch.cat([p.grad.flatten().float() for p in problem.model.parameters()])
+def gradient(problem: Problem, estimator: Estimator) -> tuple[Tensor, Metrics]:
+    """The whole gradient of one update as one vector, float32 [parameters], and the update's metrics."""
+    metrics = problem.learner(estimator).update(problem.samples)
+    return torch.cat([p.grad.flatten().float() for p in problem.model.parameters()]), metrics
 
 
 def bench_update(
@@ -170,8 +169,10 @@ def bench_update(
     which the core contracts and the residual at depth 6 is a few percent, as in a trained model: gradients can be
     compared. (They say how the estimators differ, not how close they come on a given trained model.)
 
-    Methods take turns, once each per run, after one untimed update each, so that a machine that is busy for a while
-    slows them all. Memory is measured in an update of its own: on CUDA the allocator's peak, elsewhere `LiveBytes`.
+    What is timed is the learner of an RL run on such a batch as it gets from a rollout: seconds are its metric
+    `time/update`. Methods take turns, once each per run, after one untimed update each, so that a machine that is busy
+    for a while slows them all. Memory is measured in an update of its own: on CUDA the allocator's peak, elsewhere
+    `LiveBytes`.
 
     Args:
         methods: estimator names; full_bptt is added if missing, as what the others are compared with.
@@ -180,7 +181,7 @@ def bench_update(
     Returns:
         {"rows": [{"method", "seconds" (median), "ratio" (full_bptt's seconds over these), "peak_memory_mb" (MiB),
         "cosine", "relative_error" (of the whole gradient, against full_bptt's)}], "residual" (median at z^R),
-        "parameters", and the sizes asked for}.
+        "learned_tokens" (of an update), "parameters", and the sizes asked for}.
 
     Raises:
         ValueError: a method is no estimator's name.
@@ -195,13 +196,14 @@ def bench_update(
     say = progress or (lambda line: None)
     problem = make_problem(width, depth, batch, length, vocab_size, seed, device, dtype)
     parameters = sum(p.numel() for p in problem.model.parameters())
-    say(f"{parameters / 1e6:.1f} M parameters, depth {depth}, {batch} x {length} tokens, "
-        f"residual {problem.residual:.3f}")  # fmt: skip
+    full, metrics = gradient(problem, estimators[BASELINE])
+    change, learned = metrics["residual/median"], int(metrics["completions/learned_tokens"])
+    sizes = f"{parameters / 1e6:.1f} M parameters, depth {depth}, {batch} x {length} tokens"
+    say(f"{sizes}, {learned} of them learned from, residual {change:.3f}")
 
     rows: dict[str, dict[str, Any]] = {}
-    full = gradient(problem, estimators[BASELINE])
     for name, estimator in estimators.items():
-        ours = gradient(problem, estimator)
+        ours, _ = gradient(problem, estimator)
         rows[name] = {
             "method": name,
             "cosine": torch.nn.functional.cosine_similarity(ours.double(), full.double(), dim=0).item(),
@@ -212,23 +214,19 @@ def bench_update(
     del full, ours
 
     seconds: dict[str, list[float]] = {name: [] for name in names}
+    learners = {name: problem.learner(estimator) for name, estimator in estimators.items()}
     for run in range(runs):
-        for name, estimator in estimators.items():
-            problem.model.zero_grad(set_to_none=True)
-            _wait(device)
-            start = time.perf_counter()
-            update(problem, estimator)
-            _wait(device)
-            seconds[name].append(time.perf_counter() - start)
+        for name, learner in learners.items():
+            seconds[name].append(learner.update(problem.samples)["time/update"])
         say(f"run {run + 1} of {runs}: " + ", ".join(f"{name} {times[-1]:.2f} s" for name, times in seconds.items()))
-    problem.model.zero_grad(set_to_none=True)
     for name, row in rows.items():
         row["seconds"] = statistics.median(seconds[name])
         row["ratio"] = statistics.median(seconds[BASELINE]) / row["seconds"]
     order = ("method", "seconds", "ratio", "peak_memory_mb", "cosine", "relative_error")
     return {
         "rows": [{key: row[key] for key in order} for row in rows.values()],
-        "residual": problem.residual,
+        "residual": change,
+        "learned_tokens": learned,
         "parameters": parameters,
         "width": width,
         "depth": depth,
@@ -240,9 +238,3 @@ def bench_update(
         "dtype": str(dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
     }
-
-
-def _wait(device: str) -> None:
-    """Let an asynchronous device finish, so that a clock read next is honest."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()

@@ -146,4 +146,5 @@ def run_bench_update(arguments: argparse.Namespace) -> None:
         length=arguments.length,
         runs=arguments.runs,
     )
-    print(json.dumps(result, indent=2) + "\n" if arguments.format == "json" else table(result["rows"]), end="")
+    shown = table(result["rows"], result["learned_tokens"])
+    print(json.dumps(result, indent=2) + "\n" if arguments.format == "json" else shown, end="")

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -31,29 +32,33 @@ def test_rows_and_progress():
         assert row["ratio"] == pytest.approx(out["rows"][0]["seconds"] / row["seconds"])
     assert out["rows"][0]["ratio"] == 1.0 and out["rows"][0]["relative_error"] == 0.0
     assert out["rows"][0]["cosine"] == pytest.approx(1.0)
-    assert 0 < out["residual"] < 0.1
+    assert 0 < out["residual"] < 0.1 and out["learned_tokens"] == 24
     assert lines[-1].startswith("run 2 of 2: full_bptt")
 
 
 def test_full_bptt_is_autograd_through_the_model_s_own_forward(problem):
-    model, ids = problem.model, problem.ids
-    ours = bench.gradient(problem, parse_estimator("full_bptt"))
+    model = problem.model
+    rows = [np.concatenate((s.rollout.prompt_ids, s.completion.token_ids)) for s in problem.samples]
+    ids, advantages = torch.from_numpy(np.stack(rows)), [s.advantage for s in problem.samples]
+    ours, metrics = bench.gradient(problem, parse_estimator("full_bptt"))
     model.zero_grad()
-    logps = model(ids, initial_state=problem.z0).logits.log_softmax(-1)
+    z0 = model.model.draw_initial_state(torch.arange(24).expand(2, -1), torch.arange(2))
+    logps = model(ids, initial_state=z0).logits.log_softmax(-1)
     taken = [[logps[row, t - 1, ids[row, t]] for t in range(12, 24)] for row in range(2)]
-    loss = -sum(problem.advantages[row] * sum(taken[row]) for row in range(2)) / 24
+    loss = -sum(advantages[row] * sum(taken[row]) for row in range(2)) / 24
     loss.backward()
     expected = torch.cat([p.grad.flatten().float() for p in model.parameters()])
-    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
-    model.zero_grad()
-    assert float(bench.update(problem, parse_estimator("reuse_neumann4"))) == pytest.approx(loss.item(), abs=1e-6)
+    # both are rounded to float32; the behaviour log-probabilities are, too, so that ratios are 1 to float32's eps
+    bound = 4 * torch.finfo(torch.float32).eps * float(expected.abs().max())
+    torch.testing.assert_close(ours, expected, rtol=0, atol=bound)
+    assert metrics["completions/learned_tokens"] == 24 and metrics["grad_norm"] > 0
 
 
 def test_gradients_come_closer_with_more_terms_and_with_the_tail(problem):
-    full = bench.gradient(problem, parse_estimator("full_bptt"))
+    full, _ = bench.gradient(problem, parse_estimator("full_bptt"))
 
     def error(name: str) -> float:
-        return float((bench.gradient(problem, parse_estimator(name)) - full).norm() / full.norm())
+        return float((bench.gradient(problem, parse_estimator(name))[0] - full).norm() / full.norm())
 
     assert error("reuse_neumann4") < error("reuse_neumann3") < error("reuse_neumann1")
     assert error("reuse_neumann3_tail") < error("reuse_neumann3")
