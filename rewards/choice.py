@@ -3,7 +3,7 @@ r"""The reward for multiple choice, as in AQuA: 1.0 for the reference's letter, 
 What is read, in this order:
 
 1. The last `\boxed{...}` decides alone: it must hold the letter, bare or dressed (`(C)`, `\text{C}`, `C) 12`). A box
-   that is never closed is a cut-off answer.
+   that is never closed is a cut-off answer; an empty one, or a format's mention (`\boxed{...}`), is no box.
 2. Without a box, the last `#### C`, `<answer>C`, `answer is C`, `answer: C`, `answer = C`, `correct choice is C` or
    `C is the answer`.
 3. Without that, a letter at the text's end, else the last that stands in parentheses, `(C)`, alone on its line, or
@@ -11,14 +11,15 @@ What is read, in this order:
 
 A letter is a capital on its own; in parentheses a small one counts too. An `A` before a word is an article. Two letters
 that "or", "and", a comma or a slash join are no answer, and no letter is: nothing is guessed from the options' values.
+A question that the model makes up behind its answer ends the text (`rewards.text.answered`).
 """
 
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rewards.math_extract import last_box
-from rewards.text import completion_text
+from rewards.math_extract import NO_BOX, last_box
+from rewards.text import answered, completion_text
 
 _DRESS = r"(?>(?:[\s*_$`:\[\"“]|\\[(\[]|\\(?:text|textbf|mathrm|mathbf)\{|(?:the|option|choice|letter)\b){0,12})"
 # exactly one group of a match holds its letter, which is no part of a word or an expression
@@ -42,8 +43,12 @@ _JOINS = re.compile(rf"\b[A-Ea-e]\)?[ \t]{{0,3}}{_JOINT}(?:(?:or|and)\s)?\(?\Z")
 
 def extract_choice(text: str) -> str | None:
     """The letter that a completion chooses, a capital, or None. Linear in the length of the text."""
-    if "\\boxed" in text or "\\fbox" in text:
-        content, _ = last_box(text)
+    return answered(text, _choice)
+
+
+def _choice(text: str) -> str | None:
+    content, why = last_box(text)
+    if why != NO_BOX:
         return _letter(_BOXED.fullmatch(content.strip()) if content is not None else None)
     last = None
     for match in _MARKED.finditer(text):

@@ -2,11 +2,15 @@ r"""GSM8K's reward: 1.0 when a completion's final number equals the reference's,
 
 What is read, in this order:
 
-1. The last `#### N` of the whole text decides, whatever follows it. `####` before words (a heading) is passed over;
-   before a malformed number it decides, and the completion is wrong.
+1. The last `#### N` of the whole text decides, whatever follows it. `####` before words (a heading) is passed over, and
+   so is a numbered heading: `#### 2. Total`, a number up to 99, a point, colon or parenthesis, and words that end their
+   line without a full stop. Before a malformed number it decides, and the completion is wrong.
 2. Without one (lenient, the default; `gsm8k_strict_reward` stops here with 0.0): the last `\boxed{N}`, `answer is N`,
    `answer: N` or `answer = N`; a box that is never closed is a cut-off answer, and wrong.
 3. Without that, the last number in the text.
+
+A question that the model makes up behind its answer, on a line that begins with `Question:`, ends the text
+(`rewards.text.answered`).
 
 What a number is:
 
@@ -16,7 +20,8 @@ What a number is:
 - Currency, bold, quotes, math delimiters, a trailing period and text after the number are ignored. So is a percent
   sign: 28% is 28, and not 0.28. A unit or a magnitude word ("2 million") is such text and doesn't scale the number.
 - Fractions are exact: 1/2, 1 1/2, \frac{1}{2} and ½ equal 0.5. So is 1.5e3.
-- An equation counts by what follows its last `=`: `#### 3 + 4 = 7` is 7. An expression without `=` is no answer.
+- An equation counts by what follows its last `=`: `#### 3 + 4 = 7` is 7, with units too: `3 cm + 4 cm = 7 cm`. An
+  expression without `=` is no answer; behind a unit only a sum or product is one: `7 pens - 3 of them red` is 7.
 - In step 3 a number that is the last operand of an expression or range (`so 15 - 20`) is no answer either.
 - No answer, rather than a guess: 10-15, 6:30, 3.1.4, 12,50, 1,2,3, two numbers side by side, more than 100 characters.
 
@@ -27,9 +32,10 @@ import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
-from rewards.text import completion_text
+from rewards.text import answered, completion_text
 
 LONGEST_NUMBER = 100  # characters; bounds the arithmetic, since converting digits is quadratic in their count
 
@@ -62,9 +68,19 @@ _BROKEN = re.compile(rf"[,.:/^][0-9]|[eE][-+]?[0-9]|[ ]?{_SIGN}{_SIGN}|[ ](?:{_C
 _OPERATOR = re.compile(
     rf"[ \t%]{{0,4}}(?:{_SIGN}|[*/×÷x^=]|\\(?:times|cdot|div)\b)[ \t]{{0,4}}{_SIGN}?(?:{_CURRENCY})?[0-9.(\\]"
 )
+# An operator behind a number's unit, which is up to three words that don't begin a clause.
+_UNIT = (
+    r"(?!(?:where|when|if|since|because|as|so|which|that|and|or|for|with|is|are|x)\b)[A-Za-z°%$][A-Za-z²³°%$./]{0,20}"
+)
+_UNIT_OPERATOR = re.compile(
+    rf"(?>(?:[ \t]?\\text\{{[^{{}}\n]{{1,30}}\}}|[ \t]?{_UNIT}){{1,3}})[ \t]{{1,4}}"
+    rf"(?P<operator>{_SIGN}|[*/×÷x]|\\(?:times|cdot|div)\b)[ \t]{{1,4}}{_SIGN}?(?:{_CURRENCY})?[0-9.]"
+)
+_HEADING = re.compile(r"[.:)][*_]{0,3}[ \t]{1,4}[*_]{0,3}[A-Za-z][^\n]{0,200}?(?<![.!?*_ \t])[*_ \t]{0,8}(?=\n|\Z)")
 _OPERAND = re.compile(
     rf"[0-9)][ \t]{{0,2}}(?:{_SIGN}|[*/×÷x^:])[ \t]{{0,2}}\Z"
 )  # what precedes an expression's last operand
+_SMALL = re.compile(r"[0-9]{1,2}")
 _VULGAR = {"½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4)}
 
 
@@ -88,12 +104,18 @@ def _signed(token: str) -> Fraction | None:
 def _value(match: re.Match[str]) -> Fraction | None:
     """The value of a matched number, seen with what follows it; None when the two together are no single number."""
     text, end = match.string, match.end()
-    if _OPERATOR.match(text, end):
+    bare = _OPERATOR.match(text, end)
+    if behind_unit := None if bare else _UNIT_OPERATOR.match(text, end):
+        end = behind_unit.end()
+    if bare or behind_unit:
         # An equation's value is its right side; the rest of the line is looked at, no further.
         stop = text.find("\n", end)
         equals = text.rfind("=", end, stop if stop >= 0 else len(text))
-        right = _ANCHORED.match(text, equals + 1) if equals >= 0 else None
-        return _value(right) if right else None
+        if right := _ANCHORED.match(text, equals + 1) if equals >= 0 else None:
+            return _value(right)
+        if bare or equals >= 0 or behind_unit["operator"] not in "-\u2212\u2013":
+            return None
+        end = match.end()
     if _BROKEN.match(text, end):
         return None
     part = match.groupdict()
@@ -124,6 +146,15 @@ def _last_match(pattern: re.Pattern[str], text: str, start: int = 0) -> re.Match
     return last
 
 
+def _last_marked(text: str) -> re.Match[str] | None:
+    """The last number behind a marker that isn't a heading's."""
+    last = None
+    for match in _MARKED.finditer(text):
+        if not (_SMALL.fullmatch(match["whole"] or "") and _HEADING.match(text, match.end())):
+            last = match
+    return last
+
+
 def _last_number(text: str) -> Fraction | None:
     # The end of the text first, for speed; a match near the cut could be the rest of a longer number: then all of it.
     cut = max(0, len(text) - 4 * LONGEST_NUMBER)
@@ -142,7 +173,11 @@ def extract_answer(text: str, lenient: bool = True) -> Fraction | None:
         text: the completion, of any length; time is linear in it.
         lenient: without a `#### N`, fall back as the module's docstring says.
     """
-    if "####" in text and (match := _last_match(_MARKED, text)):
+    return answered(text, partial(_answer, lenient=lenient))
+
+
+def _answer(text: str, lenient: bool) -> Fraction | None:
+    if "####" in text and (match := _last_marked(text)):
         return _value(match)
     if not lenient:
         return None

@@ -9,6 +9,7 @@ value and i as a variable, drops subscripts, and knows no bounds. What is read:
 - `1\frac{4}{5}` and `1 4/5` are mixed numbers; `2\frac{x}{5}` is a product; `2\frac{7}{5}` is refused.
 - log is to the base 10 unless it has one; an odd root of a negative number is the real one.
 - No number stands behind an unwritten product (x2, `\pi 2`), no two signs side by side (--5), no blank inside a number.
+  With a blank between, a sign may follow a plus or minus: 14 + -1.5 is 12.5.
 - Degrees count inside trigonometric functions and are no more than a unit outside.
 """
 
@@ -18,7 +19,7 @@ from fractions import Fraction
 import sympy
 from sympy import Expr, Integer, Rational, Symbol
 
-from rewards.latex_tokens import Token, Unreadable
+from rewards.latex_tokens import Token, TooLarge, Unreadable
 
 DEEPEST = 60  # nested groups
 LARGEST_BITS = 20_000  # of any integer that is computed
@@ -55,9 +56,9 @@ def power(base: Expr, exponent: Expr) -> Expr:
     if exponent.is_number and base.is_number:
         size = _bits(base) * _magnitude(exponent)
         if size > LARGEST_BITS:
-            raise Unreadable("a power that is too large")
+            raise TooLarge("a power that is too large")
     elif exponent.is_Integer and abs(int(exponent)) > LARGEST_FACTORIAL:
-        raise Unreadable("a power that is too large")
+        raise TooLarge("a power that is too large")
     if base.is_zero and exponent.is_extended_negative:
         raise Unreadable("a division by zero")
     return base**exponent
@@ -96,7 +97,7 @@ def root(value: Expr, degree: Expr) -> Expr:
 def factorial(value: Expr) -> Expr:
     """value!, of a small natural number or of an expression with variables."""
     if value.is_number and not (value.is_Integer and 0 <= value <= LARGEST_FACTORIAL):
-        raise Unreadable("a factorial that is too large")
+        raise TooLarge("a factorial that is too large")
     return sympy.factorial(value)
 
 
@@ -104,7 +105,7 @@ def binomial(upper: Expr, lower: Expr) -> Expr:
     """Of two small natural numbers, or of expressions with variables."""
     for value in (upper, lower):
         if value.is_number and not (value.is_Integer and 0 <= value <= LARGEST_FACTORIAL):
-            raise Unreadable("a binomial that is too large")
+            raise TooLarge("a binomial that is too large")
     return sympy.binomial(upper, lower)
 
 
@@ -139,11 +140,12 @@ class _Parser:
     def sum(self) -> Expr:
         self.depth += 1
         if self.depth > DEEPEST:
-            raise Unreadable("too deeply nested")
+            raise TooLarge("too deeply nested")
         sign = self.takes("+", "-")
         value = -self.product() if sign == "-" else self.product()
         while sign := self.takes("+", "-"):
-            value = value - self.product() if sign == "-" else value + self.product()
+            term = -self.product() if self.takes("+", "-") == "-" else self.product()
+            value = value - term if sign == "-" else value + term
         self.depth -= 1
         return value
 

@@ -27,6 +27,10 @@ class Unreadable(ValueError):
     """Not mathematics, or mathematics outside what is read; the message says which, in a few words."""
 
 
+class TooLarge(Unreadable):
+    """Mathematics past the bounds, which is no answer of an ordinary problem but may be one's reference."""
+
+
 class Token(NamedTuple):
     """One token: kind is one of num, word, text, fn, greek, const, op, frac, set, env, percent, degree, money."""
 
@@ -101,6 +105,9 @@ _SCAN = (
     r"|(?P<op><=|>=|!=|\*\*|[-+*/^_(){}\[\]|!=<>,.;:'&])|(?P<percent>%)|(?P<money>[$€£¥₹¢])"
 )
 _ROOT = re.compile(r"√ ?(\d+(?:\.\d+)?)")  # the sign reaches over a whole number, as \sqrt does not
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+# "5 +- 2" may mean a plus-minus; but "14.0+-1.0i" is how programs print 14 - i
+_TWO_SIGNS = re.compile(r"[-+][-+](?!\d+(?:\.\d+)?[ *]?i(?![A-Za-z]))")
 _OUTSIDE = re.compile(_SCAN.replace("@COMMAS", f"|{_COMMAS}"))
 _INSIDE = re.compile(_SCAN.replace("@COMMAS", ""))
 
@@ -111,7 +118,11 @@ def tokenize(text: str) -> list[Token]:
     Raises:
         Unreadable: a character or command that isn't known, or a number that is too long.
     """
+    if CONTROL.search(text):
+        raise Unreadable("a control character")
     text = _ROOT.sub(r"\\sqrt{\1}", text).translate(_UNICODE).strip()
+    if _TWO_SIGNS.search(text):
+        raise Unreadable("two signs side by side")
     tokens: list[Token] = []
     position = depth = 0
     while position < len(text):
@@ -139,7 +150,7 @@ def tokenize(text: str) -> list[Token]:
 def _number(match: re.Match[str]) -> Token:
     piece = match[0]
     if len(piece) > LONGEST_NUMBER:
-        raise Unreadable("a number that is too long")
+        raise TooLarge("a number that is too long")
     if match["repeating"]:
         head, period = match["head"], match["period"]
         scale = 10 ** len(head)
@@ -148,7 +159,7 @@ def _number(match: re.Match[str]) -> Token:
     digits = re.sub(r"[^\d.]", "", piece) if match["grouped"] else piece
     mantissa, _, exponent = digits.replace("E", "e").partition("e")
     if abs(int(exponent or 0)) > LARGEST_EXPONENT:
-        raise Unreadable("a number that is too large")
+        raise TooLarge("a number that is too large")
     return Token("num", digits, Fraction(mantissa) * Fraction(10) ** int(exponent or 0))
 
 

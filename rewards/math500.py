@@ -7,8 +7,8 @@ never closed is a cut-off answer. Answers and references have at most `LONGEST_A
 How it is compared: read by a strict grammar (`math_answer`, `latex_expression`) that refuses what it doesn't know, and
 evaluates nothing but mathematics. math-verify's own reader is not used, since it drops what it can't read, and its
 comparison only where ours is undecided. Everything happens in worker processes (`math_pool`) that are killed after
-`math_pool.TIME_LIMIT` seconds; what takes longer, or breaks its worker twice, is wrong. Without a healthy worker the
-score is None.
+`math_pool.TIME_LIMIT` seconds; what takes longer, or breaks its worker twice, is wrong. Without a healthy worker, or
+where our own code fails, the score is None.
 
 The choices, each the same for references and completions:
 
@@ -23,6 +23,8 @@ The choices, each the same for references and completions:
   separates: (1,234) is a pair.
 - `1\frac{4}{5}` and `1 4/5` are mixed numbers. -(-5) is 5, --5 nothing. 1.5e3 is 1500. "1 2" is nothing.
 - A base may be left out: 2516_8 is 2516, but not 2516_7, and not its value 1358.
+- A ratio counts up to a factor: 2:4 is 1:2. An hour and two digits of minutes are a time, which 1:00 and 12:00 tell
+  apart; a.m. and p.m. are left out at will. "For all x" behind a formula is left out, unless it restricts x.
 - A name in front is dropped: x=5 is 5, x=2+3=5 is 5; x=5 is not y=5. An equation with variables is compared as an
   equation, up to a factor: y=2x+3 is 2x-y+3=0, and not 2x+3. Only a completion may name what it gives (S=2k+2 for 2k+2,
   a+b=10 for 10). Of a = b \approx c, the exact part counts.
@@ -34,7 +36,9 @@ The choices, each the same for references and completions:
 - Text: letter case, punctuation and \text don't count, words and their order do: evelyn is \text{Evelyn}, seat isn't
   \text{east}. (C), \text{(C)} and C are one choice. Three letters and more without a sign between are a word.
 - A variable's case counts. e and i are the constants. An odd root of a negative number is real. log is to the base 10.
-- A reference must be readable, and text of at most `math_worker.MOST_WORDS` words; `check_gold` names the others.
+- A reference must be readable, and text of at most `math_worker.MOST_WORDS` words, without control characters (what
+  JSON makes of "\frac" written with one backslash); `check_gold` names the others. The reference's own text is right
+  whatever its size: of one past the bounds, as 9^{9^9}, another form is not scored.
 """
 
 import atexit
@@ -45,6 +49,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from rewards.latex_tokens import CONTROL
 from rewards.math_extract import extract_answer, last_box
 from rewards.math_pool import PoolError, Verdict, pool
 from rewards.text import completion_text
@@ -55,6 +60,11 @@ REMEMBERED = 4096  # verdicts, and references
 _PLAIN = re.compile(
     r"(?P<sign>-?) ?(?:(?P<decimal>\d{1,50}(?:\.\d{1,50})?)"
     r"|\\[dt]?frac ?\{ ?(?P<top>\d{1,50}) ?\} ?\{ ?(?P<bottom>\d{1,50}) ?\}|(?P<over>\d{1,50})/(?P<under>\d{1,50}))"
+)
+# a tab, line feed or carriage return of JSON's in place of \\t, \\n or \\r, and the rest of a command behind it
+_UNESCAPED = re.compile(
+    r"[\t\r](?=[A-Za-z])|\n(?=(?:u|e|i|ot|eq|eg|abla|mid|cong|sim|exists|subseteq|parallel|leq|geq|less|gtr|earrow|warrow"
+    r"|atural|ewline|onumber)(?![A-Za-z]))"
 )
 
 
@@ -113,11 +123,14 @@ def math500_reward(
     judged, failure = _judge(list(asked))
     results: list[tuple[float | None, str]] = []
     for gold, (given, missing) in zip(golds, answers, strict=True):
-        if problems[gold]:
+        verdict = None if given is None or _damaged(gold) else _quick(gold, given) or judged.get((gold, given))
+        if problems[gold] and not (len(gold) > LONGEST_ANSWER and verdict and verdict.outcome == "correct"):
             results.append((None, f"not scored: {problems[gold]}"))
         elif given is None:
             results.append((0.0, f"no answer: {missing}"))
-        elif verdict := _quick(gold, given) or judged.get((gold, given)):
+        elif verdict and verdict.outcome == "failed":
+            results.append((None, f"not scored: {verdict.why}"))
+        elif verdict:
             score, reason = float(verdict.outcome == "correct"), verdict.outcome
             results.append((score, f"{reason}: {verdict.why}" if verdict.why else reason))
         else:
@@ -157,16 +170,32 @@ def _gold(answer: Any) -> str:
     if isinstance(answer, bool) or not isinstance(answer, str | int | float | Decimal | Fraction):
         return ""
     text = str(answer)
+    if CONTROL.search(text):
+        return text
     if "\\boxed" in text or "\\fbox" in text:
-        return (last_box(text)[0] or "").strip()
+        text = last_box(text)[0] or ""
+    if _damaged(text):
+        return text
     return "" if text in ("nan", "inf", "-inf", "NaN", "Infinity", "-Infinity") else text.strip()
 
 
+def _damaged(gold: str) -> str:
+    r"""The control character that JSON made of a command with one backslash, as in "\frac"; "" if there is none."""
+    found = CONTROL.search(gold) or _UNESCAPED.search(gold)
+    return found[0] if found else ""
+
+
 def _check(golds: Sequence[str]) -> dict[str, str]:
-    """For each reference "" or why it can't be scored: it must be readable, and equal itself."""
+    """For each reference "" or why it can't be scored: it must be undamaged, readable, and equal itself."""
     problems: dict[str, str] = {}
     for gold in golds:
-        if not gold:
+        if damaged := _damaged(gold):
+            command = {"\b": "b", "\t": "t", "\n": "n", "\f": "f", "\r": "r"}.get(damaged[0], "")
+            cause = (
+                f", the \\{command} of a LaTeX command written with one backslash in JSON; write two" if command else ""
+            )
+            problems[gold] = f"the reference holds the control character {damaged[0]!r}{cause}"
+        elif not gold:
             problems[gold] = "the reference is empty, or no text or number"
         elif len(gold) > LONGEST_ANSWER:
             problems[gold] = "the reference is too long"
@@ -187,11 +216,11 @@ def _check(golds: Sequence[str]) -> dict[str, str]:
 
 
 def _quick(gold: str, answer: str) -> Verdict | None:
-    """The verdict where no worker is needed: too long, the same text, two plain numbers, or one remembered."""
-    if len(answer) > LONGEST_ANSWER:
-        return Verdict("wrong", f"longer than {LONGEST_ANSWER} characters")
+    """The verdict where no worker is needed: the same text, too long, two plain numbers, or one remembered."""
     if " ".join(gold.split()) == " ".join(answer.split()):
         return Verdict("correct", "")
+    if len(answer) > LONGEST_ANSWER:
+        return Verdict("wrong", f"longer than {LONGEST_ANSWER} characters")
     one, two = _plain(gold), _plain(answer)
     if one is not None and two is not None:
         return Verdict("correct" if one == two else "wrong", "")

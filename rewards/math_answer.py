@@ -6,8 +6,21 @@ from collections.abc import Iterator, Sequence
 from sympy import Expr, Integer, nan, oo, zoo
 
 from rewards.latex_expression import parse_expression
-from rewards.latex_tokens import Token, Unreadable, tokenize
-from rewards.math_kinds import Answer, Based, Combined, Grid, Group, Interval, Known, Named, Scalar, Words, plain_words
+from rewards.latex_tokens import Token, TooLarge, Unreadable, tokenize
+from rewards.math_kinds import (
+    Answer,
+    Based,
+    Clock,
+    Combined,
+    Grid,
+    Group,
+    Interval,
+    Known,
+    Named,
+    Scalar,
+    Words,
+    plain_words,
+)
 from rewards.math_relation import read_relation
 from rewards.math_units import strip_units
 
@@ -22,6 +35,19 @@ _RELATIONS = frozenset(["=", "<", ">", "<=", ">=", "!=", "~", "in"])
 _SETS = Interval | Combined | Known
 _MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "smallmatrix", "array"])
 
+_HALF_OF_DAY = re.compile(r"(\d:[0-5]\d)[\s~]{0,4}([AaPp])\.?\s?[Mm]\b\.?(?!\w)")
+# "for all x" behind a formula, where it restricts nothing
+_GAP = r"(?:[\s~,]|\\[,;:! ]|\\q?quad(?![A-Za-z]))"
+_NUMBERS = r"(?:all|any|every|each|real|integer|complex|natural|numbers?|integers|reals|values?|of)"
+_VARIABLES = (
+    r"(?:\$?\\?[A-Za-z](?:_\{?\w\}?)?(?![A-Za-z])\$?|\\(?:alpha|beta|theta|lambda)(?![A-Za-z])|,|and\b"
+    r"|\\in(?![A-Za-z])|in\b|\\mathbb\s?\{?[RNZQC]\}?|[ℝℤ])"
+)
+_FOR_ALL = re.compile(
+    rf"(?<=\S)(?>{_GAP}{{0,20}})\(?(?:\\(?:text|mbox|textrm|mathrm)\s?\{{[\s~,(]{{0,8}}for\s+(?=[ae])|for\s+(?=[ae])|\\forall(?![A-Za-z]))"
+    rf"(?>(?:{_GAP}|{_NUMBERS}\b|{_VARIABLES}|\\text\s?\{{|\}}){{0,40}})[).\s]*\Z"
+)
+
 
 def read(text: str) -> Answer:
     """The answer that a formula gives.
@@ -33,10 +59,12 @@ def read(text: str) -> Answer:
     dollars = len(re.findall(r"(?<!\\)\$", text)) % 2 == 0
     text = re.sub(r"(?<!\\)\\[()\[\]]" + (r"|(?<!\\)\$" if dollars else ""), " ", text)
     text = re.sub(r"\A\s*\*\*|\*\*\s*\Z", "", text)  # Markdown's bold
+    text = _HALF_OF_DAY.sub(r"\1\\text{ \2m}", text)
+    text = _FOR_ALL.sub("", text)
     try:
         return _read(_trim(tokenize(text)), 0)
     except RecursionError:
-        raise Unreadable("too deeply nested") from None
+        raise TooLarge("too deeply nested") from None
 
 
 def _is(token: Token, *texts: str) -> bool:
@@ -106,7 +134,7 @@ def _unwrapped(tokens: Tokens) -> Tokens:
 def _read(tokens: Tokens, depth: int) -> Answer:
     """An answer, or several that commas, "or" or "and" separate."""
     if depth > DEEPEST:
-        raise Unreadable("too deeply nested")
+        raise TooLarge("too deeply nested")
     tokens = _unwrapped(tokens)
     if not tokens:
         raise Unreadable("nothing")
@@ -116,7 +144,7 @@ def _read(tokens: Tokens, depth: int) -> Answer:
     if len(parts) == 1:
         return _single(tokens, depth)
     if len(parts) > MOST_PARTS:
-        raise Unreadable("too many parts")
+        raise TooLarge("too many parts")
     # an "and" or "or" may follow a comma
     parts = [part for at, part in enumerate(parts) if part or at == 0 or marks[at - 1] not in (",", ";")]
     read_parts = [_read(part, depth + 1) for part in parts]
@@ -176,8 +204,22 @@ def _single(tokens: Tokens, depth: int) -> Answer:
     if _enclosed(tokens) and not _is(tokens[0], "{"):
         return _bracketed(tokens, depth)
     if _split(tokens, ":")[1]:
-        return Group("ratio", tuple(_scalar(part) for part in _split(tokens, ":")[0]))
+        parts = _split(tokens, ":")[0]
+        items = tuple(_scalar(part) for part in parts)
+        return _clock(parts, items) or Group("ratio", items)
     return _scalar(tokens)
+
+
+def _clock(parts: Sequence[Tokens], items: Sequence[Scalar | Based]) -> Clock | None:
+    """The time of day that two parts may be: an hour to 24 and minutes of two digits, 00 to 59."""
+    digits = [part[0].text if part and part[0].kind == "num" else "" for part in parts]
+    if len(parts) != 2 or not re.fullmatch(r"\d{1,2}:[0-5]\d", ":".join(digits)) or int(digits[0]) > 24:
+        return None
+    hours, minutes = items
+    plain = isinstance(hours, Scalar) and isinstance(minutes, Scalar) and len(parts[0]) == 1
+    if not plain or minutes.percent or minutes.value != int(digits[1]) or minutes.unit not in ("", "am", "pm"):
+        return None
+    return Clock(int(digits[0]), int(digits[1]), minutes.unit)
 
 
 def _side(tokens: Tokens, depth: int) -> Answer | None:
@@ -207,7 +249,7 @@ def _bracketed(tokens: Tokens, depth: int) -> Answer:
         read_inside = _read(inside, depth + 1)
         return _group("set", [read_inside])
     if len(parts) > MOST_PARTS:
-        raise Unreadable("too many parts")
+        raise TooLarge("too many parts")
     if opening not in ("(", "[", "<(") or closing not in (")", "]", ")>"):
         raise Unreadable("brackets that don't match")
     if (opening == "[" or closing == "]") and len(parts) == 2:

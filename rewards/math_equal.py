@@ -15,6 +15,7 @@ from sympy import Expr, Float, Integer, Rational, Set, Symbol, oo
 from rewards.math_kinds import (
     Answer,
     Based,
+    Clock,
     Combined,
     Grid,
     Group,
@@ -59,6 +60,8 @@ def equal(gold: Answer, answer: Answer) -> bool:
         return _same_words(gold, answer)
     if isinstance(gold, Based) or isinstance(answer, Based):
         return _same_digits(gold, answer)
+    if isinstance(gold, Clock) or isinstance(answer, Clock):
+        return _same_clock(gold, answer)
     if isinstance(gold, Scalar) and isinstance(answer, Scalar):
         return _same_scalar(gold, answer)
     if isinstance(gold, Grid) or isinstance(answer, Grid):
@@ -94,6 +97,21 @@ def _same_digits(gold: Answer, answer: Answer) -> bool:
         return False
     plain = other.value.is_Integer and not other.percent and not other.unit
     return bool(plain) and str(other.value) == based.digits
+
+
+def _same_clock(gold: Answer, answer: Answer) -> bool:
+    """Two times are the same hour and minute, a half of the day left out at will; against another kind, a ratio."""
+    if isinstance(gold, Clock) and isinstance(answer, Clock):
+        halves = {gold.half, answer.half} - {""}
+        return (gold.hours, gold.minutes) == (answer.hours, answer.minutes) and len(halves) < 2
+    clock, other = (gold, answer) if isinstance(gold, Clock) else (answer, gold)
+    if not isinstance(clock, Clock):
+        return False
+    if clock.half:  # 2 p.m. is 2:00 p.m.
+        hour = isinstance(other, Scalar) and other.unit == clock.half and other.value == clock.hours
+        return hour and not clock.minutes
+    ratio = Group("ratio", (Scalar(Integer(clock.hours)), Scalar(Integer(clock.minutes))))
+    return clock.minutes >= 10 and clock.hours > 0 and equal(ratio, other)  # no ratio is written 1:02
 
 
 def _same_scalar(gold: Scalar, answer: Scalar) -> bool:
@@ -148,9 +166,11 @@ def _same_group(gold: Group, answer: Group) -> bool:
 
 
 def _same_ratio(gold: Group, answer: Group) -> bool:
-    """Whether two ratios are the same but for a factor: 6:8 is 3:4."""
+    """Whether two ratios are the same but for a factor: 6:8 is 3:4. With one part that isn't 0 there is no factor."""
     if len(gold.items) != len(answer.items):
         return False
+    if sum(not (isinstance(item, Scalar) and _is_zero(item.value)) for item in gold.items) < 2:
+        return all(map(equal, gold.items, answer.items))
     pairs = [
         (one, two)
         for one, two in zip(gold.items, answer.items, strict=True)

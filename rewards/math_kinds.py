@@ -35,6 +35,15 @@ class Based:
 
 
 @dataclass(frozen=True)
+class Clock:
+    """A time of day, `5:15`, which may also be a ratio; `half` is am, pm or "" where it isn't said."""
+
+    hours: int
+    minutes: int
+    half: str
+
+
+@dataclass(frozen=True)
 class Group:
     """Several answers: a `list` (unordered, nothing around it), a `set` (braces), a `tuple` or a `ratio` (ordered)."""
 
@@ -92,7 +101,7 @@ class Relation:
     name: str = ""
 
 
-Answer = Scalar | Words | Based | Group | Interval | Known | Combined | Grid | Named | Relation
+Answer = Scalar | Words | Based | Clock | Group | Interval | Known | Combined | Grid | Named | Relation
 
 
 def plain_words(text: str) -> str:

@@ -33,7 +33,7 @@ class PoolError(RuntimeError):
 
 
 class Verdict(NamedTuple):
-    """`correct`, `wrong` or `problem` (with the gold), and why."""
+    """`correct`, `wrong`, `problem` (with the gold) or `failed` (on our side), and why."""
 
     outcome: str
     why: str
@@ -84,9 +84,11 @@ class _Worker:
         line, self.received = self.received, b""
         return line
 
-    def end(self) -> int:
-        """Kills it; the exit status, negative for a signal."""
-        if self.process.poll() is None:
+    def end(self, patience: float = 0.0) -> int:
+        """Kills it if it doesn't end within seconds of its own; the exit status, negative for a signal."""
+        try:
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
             self.process.kill()
         status = self.process.wait()
         self.input.close()
@@ -154,7 +156,8 @@ class Pool:
                 elif reply is True:
                     worker.ready = True
                 else:
-                    timed_out = self._remove(worker) == -signal.SIGALRM or not heard
+                    status = self._remove(worker, patience=_GRACE if heard else 0.0)
+                    timed_out = status == -signal.SIGALRM or not heard
                     if task is None:
                         failed_starts += 1
                         if failed_starts > 1:
@@ -163,15 +166,19 @@ class Pool:
                     deaths[task] += 1
                     if timed_out:
                         verdicts[task] = Verdict("wrong", "time limit")
+                    elif status == -signal.SIGKILL and deaths[task] > 1:
+                        verdicts[task] = Verdict(
+                            "failed", "its process was killed from outside, as when memory is short"
+                        )
                     elif deaths[task] > 1:  # of two workers that had judged a known pair right
                         verdicts[task] = Verdict("wrong", "it breaks the process that reads it")
                     else:
                         waiting.appendleft(task)
         return [verdict for verdict in verdicts if verdict is not None]
 
-    def _remove(self, worker: _Worker) -> int:
+    def _remove(self, worker: _Worker, patience: float = 0.0) -> int:
         self.workers.remove(worker)
-        return worker.end()
+        return worker.end(patience)
 
     def _next(self) -> list[tuple[_Worker, bool]]:
         """The workers that have something to say (True), or have run out of time (False); waits for the first."""

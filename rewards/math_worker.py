@@ -11,22 +11,24 @@ import resource
 import select
 import signal
 import sys
+import traceback
 from functools import lru_cache
 
-from rewards.latex_tokens import Unreadable
+from rewards.latex_tokens import TooLarge, Unreadable, tokenize
 from rewards.math_answer import read
 from rewards.math_equal import equal
 from rewards.math_kinds import Answer, Group, Named, Words
 
 MEMORY_LIMIT = 2 * 1024**3  # bytes of address space
 MOST_WORDS = 5  # of a reference that is text; more is a sentence, which no completion would match
+_FOLDER = os.path.dirname(__file__) + os.sep
 DEEPEST_STACK = 3000
 LONGEST_REASON = 100  # characters
 
 # what SymPy raises for mathematics that it can't do; the reason given says which it was
 _SYMPY_ERRORS = (ArithmeticError, TypeError, ValueError, NotImplementedError, AttributeError, RecursionError)
 
-PROBLEM, CORRECT, WRONG = "problem", "correct", "wrong"
+PROBLEM, CORRECT, WRONG, FAILED = "problem", "correct", "wrong", "failed"
 
 
 @lru_cache(maxsize=2048)
@@ -51,23 +53,52 @@ def _words(answer: Answer) -> int:
 
 
 def judge(gold: str, answer: str) -> tuple[str, str]:
-    """`problem` and why for a gold that can't be read, else `correct` or `wrong` and why."""
+    """`problem` and why for a gold that can't be read, else `correct` or `wrong` and why.
+
+    `failed` and why where that isn't known: an error in our own code, or a gold so large that only its own text can be
+    told to be right.
+    """
     try:
         expected = read_gold(gold)
+    except TooLarge as error:
+        same = _spelling(gold) == _spelling(answer)
+        return (CORRECT, "") if same else (FAILED, f"the reference is compared with its own text only: {error}")
     except Unreadable as error:
         return PROBLEM, str(error)
     except _SYMPY_ERRORS as error:
-        return PROBLEM, type(error).__name__
+        return PROBLEM, _where(error)
     try:
         given = read(answer)
     except Unreadable as error:
         return WRONG, f"cannot be read ({error})"
     except _SYMPY_ERRORS as error:
-        return WRONG, f"cannot be read ({type(error).__name__})"
+        return (FAILED if _is_ours(error) else WRONG), f"cannot be read ({_where(error)})"
     try:
         return (CORRECT if equal(expected, given) else WRONG), ""
     except _SYMPY_ERRORS as error:
-        return WRONG, f"cannot be compared ({type(error).__name__})"
+        return (FAILED if _is_ours(error) else WRONG), f"cannot be compared ({_where(error)})"
+
+
+def _spelling(text: str) -> list[tuple[str, str]]:
+    """A formula's tokens, without what only groups."""
+    try:
+        return [(token.kind, token.text) for token in tokenize(text) if token.text not in ("{", "}")]
+    except Unreadable:
+        return [("unread", " ".join(text.split()))]
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether our own code raised it, and not SymPy for mathematics that it can't do; depth is a bound, no fault."""
+    return _frames(error)[-1].filename.startswith(_FOLDER) and not isinstance(error, RecursionError)
+
+
+def _where(error: BaseException) -> str:
+    last = next(frame for frame in reversed(_frames(error)) if frame.filename.startswith(_FOLDER))
+    return f"{type(error).__name__} in {last.filename.removeprefix(_FOLDER)}:{last.lineno}"
+
+
+def _frames(error: BaseException) -> traceback.StackSummary:
+    return traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), lookup_lines=False)
 
 
 def main(time_limit: float) -> None:

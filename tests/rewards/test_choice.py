@@ -31,6 +31,13 @@ LETTERS = st.sampled_from("ABCDE")
         ("\\boxed{B} or \\boxed{D", None),
         ("\\boxed{B, D}", None),
         ("\\boxed{BD}", None),
+        ("The answer is D. I was to put it in \\boxed{}.", "D"),
+        ("\\boxed{D} in the form \\boxed{...}", "D"),
+        # a question that the model makes up
+        ("D\n\nQuestion: 2?\nOptions:\nA)1 B)2\nAnswer: A", "D"),
+        ("The answer is D.\n Question: 2?\nAnswer: A", "D"),
+        ("Sure!\n\nQuestion: 2?\nAnswer: D", "D"),
+        ("\\boxed{D}\n\nQuestion: 2?\nAnswer: \\boxed{A}", "D"),
         # markers
         ("The answer is (D).", "D"),
         ("The answer is D because B is too small.", "D"),

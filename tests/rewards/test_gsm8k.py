@@ -81,6 +81,43 @@ def score(gold, completion, reward=gsm8k_reward):
         ("#### 9\n#### Check\n2 + 7", "9"),
         ("#### 9\n" + "It was checked 3 times. " * 100, "9"),
         ("#### 9\nThe answer is 4", "9"),
+        # numbered headings
+        (
+            "#### 1. Cost of the pens\n2 * 3 = 6 dollars.\n\n#### 2. Total\n6 + 11 = 17 dollars.\n\nThe answer is 17.",
+            "17",
+        ),
+        ("#### 2. Total\n6 + 11 = 17 dollars.", "17"),
+        ("##### 2. Total\n6 + 11 = 17 dollars.", "17"),
+        ("#### 2) Total cost\nIt is 17.", "17"),
+        ("#### (2) Total cost\nIt is 17.", "17"),
+        ("#### 2: Total cost\nIt is 17.", "17"),
+        ("#### **2. Total**\nIt is 17.", "17"),
+        ("#### 2. **Total**\nIt is 17.", "17"),
+        ("#### 17\n#### 2. A check\n17 - 11 = 6", "17"),
+        ("#### 17. That is all.", "17"),
+        ("#### 17: it was checked.", "17"),
+        ("#### 117. Done", "117"),
+        ("#### 17.\nDone", "17"),
+        # equations with units
+        ("#### 30 minutes + 20 minutes = 50 minutes", "50"),
+        ("The answer is 30 minutes + 20 minutes = 50 minutes.", "50"),
+        ("#### 3 boxes * 4 pens/box = 12 pens", "12"),
+        ("#### 3 dollars x 5 = 15 dollars", "15"),
+        ("#### 5\\text{ cm} + 3\\text{ cm} = 8\\text{ cm}", "8"),
+        ("#### 2.5 kg \\times 2 = 5 kg", "5"),
+        ("#### 60 square feet / 4 = $15", "15"),
+        ("#### 30 minutes + 20 minutes", None),
+        ("#### 7 pens - 3 of them red", "7"),
+        ("#### 14 where x - 3 = 11", "14"),
+        ("#### 50 minutes", "50"),
+        ("#### 10 apples/day", "10"),
+        # a question that the model makes up
+        ("3 + 4 = 7.\n#### 7\n\nQuestion: Tom has 5 pens and buys 6.\nAnswer: 5 + 6 = 11.\n#### 11", "7"),
+        (" 7\nQuestion: Tom has 5 pens.\nAnswer: 11", "7"),
+        ("The answer is 7.\n\n Question: Tom has 5 pens.\nThe answer is 11.", "7"),
+        ("Question: Ann has 3 pens.\nAnswer: 3 + 4 = 7\n#### 7\n\nQuestion: Tom has 5 pens.\n#### 11", "7"),
+        ("Sure!\n\nQuestion: Ann has 3 pens.\n#### 7", "7"),
+        ("#### 7\n\nMy Question: has it 11?", "7"),
         # no single number
         ("#### 10-15", None),
         ("#### 7:30", None),
@@ -188,6 +225,22 @@ def test_any_integer_in_any_dress(number, dress, commas):
     assert extract_answer(f"1 + 1 = 2\n####{dress}{written}** dollars, as said.") == number
 
 
+@given(
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+    st.sampled_from(["cm", "dollars", "square feet", "pens/box", "\\text{ cm}"]),
+)
+def test_any_sum_with_units(one, two, unit):
+    assert extract_answer(f"#### {one} {unit} + {two} {unit} = {one + two} {unit}") == one + two
+    assert extract_answer(f"#### {one + two} {unit}") == one + two
+    assert extract_answer(f"#### {one} {unit} + {two} {unit}") is None
+
+
+@given(st.integers(-(10**6), 10**6), st.text(max_size=100))
+def test_a_made_up_question_takes_nothing_from_the_answer(number, text):
+    assert extract_answer(f"so it is\n#### {number}\n\nQuestion: {text}\n#### {number + 1}") == number
+
+
 @given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**12), max_value=10**12, places=6))
 def test_any_decimal(number):
     assert extract_answer(f"#### {number:f}") == Fraction(number)
@@ -236,6 +289,10 @@ HOSTILE = [
     "a=",
     "1e1",
     "-",
+    "#### 1. a",
+    "#### 1 a + 1 ",
+    "1 cm + ",
+    "1\nQuestion:",
 ]
 
 

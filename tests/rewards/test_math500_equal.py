@@ -1,5 +1,7 @@
 r"""What counts as the same answer: one line for each choice that the reward's docstring states, with own numbers."""
 
+import json
+
 import pytest
 
 from rewards.math500 import check_gold, math500_reward
@@ -65,7 +67,16 @@ x \ge 6 ~ [6, \infty) ~ 6 \le x
 \begin{pmatrix} 2 & 0 \\ 1 & 4 \end{pmatrix} ~ \begin{bmatrix} 2 & 0 \\ 1 & 4 \end{bmatrix}
 \begin{pmatrix} 2 & 0 \\ 1 & 4 \end{pmatrix} ~ 2\begin{pmatrix} 1 & 0 \\ 1/2 & 2 \end{pmatrix}
 \begin{pmatrix} 2 & 0 \\ 1 & 4 \end{pmatrix} ~ \left[\begin{array}{cc} 2 & 0 \\[2pt] 1 & 4 \end{array}\right]
-3:5 ~ 6:10 ~ \frac35
+3:5 ~ 6:10 ~ \frac35 ~ 0.6
+3:10 ~ 0.3 ~ \frac{3}{10} ~ 30:100
+7:15 ~ 07:15 ~ 7:15 \text{ a.m.} ~ 7:15 a.m. ~ 7:15 PM ~ t = 7:15
+7:00 \text{ p.m.} ~ 7:00 ~ 7\text{ p.m.} ~ 7:00 pm ~ 7:00\text{ PM}
+8 - 3i ~ 8.0 + -3.0i ~ 8.0+-3.0i ~ 8 + -3i ~ 8 + - 3i
+11 ~ 8 - -3 ~ 14 + -3 ~ 14 + (-3)
+g(t) = 4t ~ g(t) = 4t \text{ for all } t ~ g(t) = 4t \text{ for all real numbers } t.
+g(t) = 4t ~ g(t) = 4t, \quad \forall t \in \mathbb{R}
+g(t) = 4t ~ g(t) = 4t for all t ~ g(t)=4t \text{ for every real } t ~ g(t)=4t \quad (\text{for all } t \in \mathbb{R})
+m = 5k ~ m = 5k \text{ for all integers } k
 \text{Otto} ~ otto ~ \text{otto} ~ Otto. ~ \mathrm{Otto} ~ \textbf{Otto}
 \text{no solution} ~ No solution
 \text{(D)} ~ D ~ (D) ~ \textbf{D} ~ \text{D.}
@@ -117,6 +128,16 @@ y \le x ~ y \ge x ~ y < x ~ x \le y
 \begin{pmatrix} 2 & 0 \\ 1 & 4 \end{pmatrix} ~ \begin{vmatrix} 2 & 0 \\ 1 & 4 \end{vmatrix} ~ 8 ~ (2, 0, 1, 4)
 3:5 ~ 5:3 ~ 3:5:7
 7:15 \text{ a.m.} ~ 7:15 \text{ p.m.}
+7:15 ~ 14:30 ~ 7:51 ~ 15:7 ~ 7 ~ \frac{7}{15} + 1 ~ 7:15:00
+12:00 ~ 1:00 ~ 3:00 ~ 12 ~ 12:30 ~ 00:12
+2:00 \text{ p.m.} ~ 3:00 \text{ p.m.} ~ 2:00 \text{ a.m.} ~ 2 ~ 2\text{ a.m.}
+1:02 ~ 1:2 ~ 2:4
+1:0 ~ 2:0
+8 - 3i ~ 8 + 3i ~ 8 + - - 3i ~ -8.0+-3.0i
+5 ~ 8 +- 3 ~ --5 ~ 8 + --3 ~ - -5
+g(t) = 4t ~ g(t) = 5t \text{ for all } t ~ g(t) = 4t \text{ for all } t > 0 ~ g(t) = 4t \text{ for all even } t
+g(t) = 4t ~ g(t) = 4t \text{ for all positive } t ~ \text{for all } t
+5 ~ m = 5k ~ m = 5k \text{ for all } k
 \text{listen} ~ silent ~ \text{enlist} ~ \text{listen to} ~ l
 \text{Otto} ~ \text{Ott} ~ \text{Toto} ~ 0
 \text{(D)} ~ C ~ \text{(C)} ~ \text{(D) or (C)} ~ A, B, C, D
@@ -164,8 +185,6 @@ def test_the_same_the_other_way_round():
         ["5"],
         {"a": 5},
         b"5",
-        "9" * 3000,
-        "2^{2^{2^{2^{2^2}}}}",
         "\\begin{cases} 1 \\end{cases}",
     ]
     + ["\\text{It can be seen that there are none}", "(1, 2", "5 5", "__import__('os')"],
@@ -177,6 +196,54 @@ def test_an_unusable_reference_is_named_and_not_scored(gold):
     scores = math500_reward(None, completions, answer=[gold] * 4, log_extra=lambda _, row: reasons.extend(row))
     assert scores == [None] * 4
     assert all(reason.startswith("not scored: the reference") for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    "gold", ["9^{9^{9}}", "2^{2^{2^{2^{2^2}}}}", "1001!", "\\binom{5000}{2}", "7 \\cdot 10^{10^{10}}"]
+)
+def test_a_reference_past_the_bounds_is_right_as_its_own_text_only(gold):
+    reasons = []
+    spaced = gold.replace("{9}", "9").replace("{2^2}", "{ {2^2} }")
+    texts = [f"\\boxed{{{gold}}}", f"the answer is ${spaced}$", "\\boxed{8}", "\\boxed{9^{9^{8}}}", "a\nb"]
+    scores = math500_reward(None, texts, answer=[gold] * 5, log_extra=lambda _, row: reasons.extend(row))
+    assert scores == [1.0, 1.0, None, None, 0.0]
+    assert all(reason.startswith("not scored: the reference is compared with its own text") for reason in reasons[2:4])
+    assert check_gold([gold]) == [None]
+
+
+def test_a_long_reference_is_named_and_right_as_its_own_text_only():
+    gold = "9" * 3000
+    assert math500_reward(None, [f"\\boxed{{{gold}}}", "\\boxed{9}", "9" * 3001], answer=[gold] * 3) == [
+        1.0,
+        None,
+        None,
+    ]
+    assert "too long" in check_gold([gold])[0]
+
+
+CONTROLS = [
+    json.loads(f'"{text}"') for text in ("\\frac{3}{4}", "\\theta", "\\text{Evelyn}", "\\rho", "\\nu", "\\binom{4}{2}")
+]
+CONTROLS += [
+    json.loads(f'"{text}"') for text in ("2\\times 3", "x \\neq 3", "\\boxed{7}", "\\right)", "\\beta + 1", "1\\not= 2")
+]
+
+
+@pytest.mark.parametrize("gold", [*CONTROLS, "So it is \\boxed{" + CONTROLS[0] + "}.", "\x003", "3\x1b[0m", "\x7f"])
+def test_a_reference_that_lost_its_backslashes_is_named(gold):
+    """LaTeX written with one backslash in JSON: what is left is a control character and the rest of the command."""
+    assert "control character" in check_gold([gold])[0]
+    reasons = []
+    texts = ["\\boxed{\\frac{3}{4}}", "\\boxed{12rac}", f"\\boxed{{{gold}}}"]
+    scores = math500_reward(None, texts, answer=[gold] * 3, log_extra=lambda _, row: reasons.extend(row))
+    assert scores == [None] * 3 and all("control character" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    "gold", ["3\n", "\n3", "\\begin{pmatrix}\n1\\\\\n2\n\\end{pmatrix}", "3\t", "x\r\n+ 1", "So\nit is\n\\boxed{3}\n"]
+)
+def test_line_ends_in_a_reference_are_no_damage(gold):
+    assert check_gold([gold]) == [None]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,32 @@ from rewards.math_extract import extract_answer
         ("\\boxed{3 + \\boxed{7} ", None),
         ("\\boxed", None),
         ("put it into \\boxed{}", None),
-        ("\\boxed{7} goes into \\boxed{ }", None),
+        ("\\boxed{7} goes into \\boxed{ }", "7"),
+        # a mention of the format is no box
+        ("So \\boxed{7}. I was to put it in \\boxed{}.", "7"),
+        ("\\boxed{7}, in the form \\boxed{...}", "7"),
+        ("\\boxed{7}, in the form \\boxed{\\ldots} or \\fbox{…}", "7"),
+        ("\\boxed{7} \\boxed{answer} \\boxed{\\text{your answer}} \\boxed{<final answer>} \\boxed{Answer here}", "7"),
+        ("\\boxed{7} \\boxed{\\boxed{}} \\boxed{\\quad} \\boxed{\\;} \\boxed{?} \\boxed{\\_\\_}", "7"),
+        ("\\boxed{7}, given in \\boxed format. Or in \\boxed.", "7"),
+        ("In \\boxed{}: the answer is $7$", "7"),
+        ("In \\boxed{}: so $7$.", "7"),
+        ("\\boxed{7} and \\boxed{\\{\\}}", "\\{\\}"),
+        ("\\boxed{7} and \\boxed{-1}", "-1"),
+        ("\\boxed{7} and \\boxed{\\text{the answer is } 8}", "\\text{the answer is } 8"),
+        ("\\boxed{answer}", None),
+        ("\\boxed{} and then \\boxed{7", None),
+        ("\\boxed{7} and then \\boxed", None),
+        # questions that the model makes up
+        ("So \\boxed{7}.\n\nQuestion: 5+6?\nPut the final answer in \\boxed{}.\nAnswer:", "7"),
+        (" \\boxed{7}\nQuestion: 5+6?\nAnswer: \\boxed{11}", "7"),
+        (" 7\n\nQuestion: 5+6?\nAnswer: 11", "7"),
+        ("The answer is 7.\n\n  Question: 5+6?\nThe answer is 11.", "7"),
+        ("\\boxed{7\n\nQuestion: 5+6?\nAnswer: \\boxed{11}", None),
+        # the question repeated before it is answered
+        ("Question: 3+4?\nAnswer: \\boxed{7}", "7"),
+        ("Sure!\n\nQuestion: 3+4?\nIt is \\boxed{7}.\n\nQuestion: 5+6?\n\\boxed{11}", "7"),
+        ("I repeat the question.\nQuestion: 3+4?\n\\boxed{7}", "7"),
         # an earlier box that isn't closed is no matter
         ("\\boxed{12 oh. \\boxed{7}", "7"),
         ("$\\boxed{12$ oh $\\boxed{7}$", "7"),
@@ -101,8 +126,10 @@ BALANCED = st.recursive(
     max_leaves=8,
 )
 
+CONTENTS = BALANCED.filter(lambda text: text.strip(" {}"))
 
-@given(st.text(max_size=100), BALANCED.filter(str.strip), st.text(max_size=100).filter(lambda text: "box" not in text))
+
+@given(st.text(max_size=100), CONTENTS, st.text(max_size=100).filter(lambda text: "box" not in text))
 def test_any_balanced_content_comes_back(before, content, after):
     before = before.replace("box", "")
     assert extract_answer(f"{before} \\boxed{{{content}}} {after}") == (content.strip(), "")
@@ -113,10 +140,35 @@ def test_an_open_box_is_no_answer(before, content):
     assert extract_answer(f"{before} \\boxed{{1}} \\boxed{{{content}")[0] is None
 
 
+MENTIONS = [
+    "\\boxed{}",
+    "\\boxed{ }",
+    "\\boxed{...}",
+    "\\boxed{\\dots}",
+    "\\boxed{answer}",
+    "\\boxed{\\text{your answer}}",
+    "\\fbox{}",
+]
+
+
+@given(CONTENTS, st.lists(st.sampled_from(MENTIONS), min_size=1, max_size=4), st.text(max_size=30))
+def test_mentions_of_the_format_take_nothing_from_the_answer(content, mentions, between):
+    between = between.replace("box", "").replace("{", "")
+    answer = extract_answer(f"\\boxed{{{content}}}")
+    assert extract_answer(f"\\boxed{{{content}}} " + between.join(mentions)) == answer
+
+
+@given(st.integers(0, 99), st.text(alphabet="ab1 $\\{}\n.", max_size=40), st.sampled_from(["\n", "\n\n", " \n \n  "]))
+def test_a_made_up_question_takes_nothing_from_the_answer(number, text, gap):
+    answered = f"so \\boxed{{{number}}}."
+    assert extract_answer(f"{answered}{gap}Question: {text}\nAnswer: \\boxed{{{number + 1}}}") == (str(number), "")
+
+
 @pytest.mark.parametrize(
     "piece",
     ["\\boxed{", "\\boxed{1}", "\\boxed", "\\boxed ", "\\", "{", "}", "$", "$ ", "\\(", "$$", "answer is ", "answer"]
-    + ["\\fbox{{", "$1$ and ", " ", "answer: $1$, ", "\\{"],
+    + ["\\fbox{{", "$1$ and ", " ", "answer: $1$, ", "\\{"]
+    + ["\\boxed{}", "\\boxed{...}", "a\nQuestion: ", "\\boxed{\\boxed{}", "\\boxed form. "],
 )
 def test_hostile_text_costs_linear_time(piece):
     start = time.process_time()
