@@ -28,7 +28,7 @@ def run_lock(run: Path, wanted: bool = True) -> Iterator[None]:
         wanted: False makes this do nothing, for the ranks beside the one that writes.
 
     Raises:
-        UserError: another process holds it.
+        UserError: another process holds it, or it can't be made or written.
     """
     if not wanted:
         yield
@@ -48,11 +48,16 @@ def run_lock(run: Path, wanted: bool = True) -> Iterator[None]:
 def _acquire(run: Path) -> int:
     path = run / LOCK
     while True:
-        run.mkdir(parents=True, exist_ok=True)
+        try:
+            run.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the run folder {run}: {error.strerror}; set run.folder to another") from None
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except FileNotFoundError:  # the one before has just taken its empty folder away
             continue
+        except OSError as error:
+            raise UserError(f"cannot write in {run}: {error.strerror}; set run.folder to another") from None
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +67,11 @@ def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, caplog):
     with run_lock(tmp_path / "run"):
         pass
     assert "can't be locked" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["/proc/run", "/etc/passwd/run"])
+def test_a_folder_that_cannot_be_made_is_one_line(place):
+    if not Path(place).parent.exists():
+        pytest.skip(f"no {Path(place).parent} on this system")
+    with pytest.raises(UserError, match=f"cannot make the run folder {place}: .*run.folder"), run_lock(Path(place)):
+        pass
