@@ -48,6 +48,11 @@ class DataSection(Section):
     seed: int = Field(0, ge=0, description="Seed of the choice and the order of questions.")
     columns: dict[str, str] = Field({}, description="Your own rows: our name of a column, and the rows' own.")
     template: str | None = Field(None, description="The prompt, with {question} in it; null: the data set's own.")
+    max_prompt_length: int | None = Field(
+        None,
+        ge=1,
+        description="Most tokens of a prompt; longer questions are left out and counted. null: no limit.",
+    )
     config: str | None = Field(None, description="Configuration of a hub data set; null: its default.")
 
     @field_validator("name")
@@ -130,6 +135,12 @@ class RolloutSection(Section):
     min_depth: int = Field(1, ge=1, description="Recurrences of a token at least, with depth_tolerance.")
     stop: list[str] | None = Field(
         None, description="Strings that end a completion, left out of its text; null: the label of the next question."
+    )
+    max_batch_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens that a worker decodes at once, prompts included; null: as their keys and values fill a "
+        "quarter of its memory.",
     )
     prefill: Literal["teacher", "student"] = Field(
         "teacher", description="What reads the prompt: the model, or the student distilled from it (cache: terminal)."

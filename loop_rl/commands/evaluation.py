@@ -112,13 +112,15 @@ def run_eval(
     target = find_target(name)
     first = resolve(target, None, overrides)
     recipes = [resolve(target, one, overrides) for one in data or [first.data.name, *first.eval.data]]
-    from loop_rl.evaluation.task import load_task
+    from loop_rl.evaluation.task import about_left_out, load_task, short_enough
 
     tasks = [load_task(recipe.data, recipe.reward, recipe.rollout.stop) for recipe in recipes]
     for task in tasks:
         if not task.splits.test:
             raise UserError(f"data.name: {task.data} has no held-out questions to evaluate on")
     loaded = _load(target, first)
+    limit = first.data.max_prompt_length
+    tasks = [short_enough(task, loaded.tokenizer, limit) for task in tasks]
     folder = Path(out) if out is not None else target.run or Path("evals") / model_name(first.model.path)
     about = {
         "by": "loop-rl eval",
@@ -137,7 +139,7 @@ def run_eval(
                 tools = tools or stack.enter_context(
                     _tools(loaded, first, [task.reward for task in tasks], target.step)
                 )
-                row = one.run(*tools, about)
+                row = one.run(*tools, {**about, **about_left_out(task)})
             rows.append(row)
     return rows
 
@@ -201,6 +203,7 @@ class _Evaluation:
             tolerance=recipe.rollout.depth_tolerance,
             min_depth=recipe.rollout.min_depth,
             stop=task.stop,
+            max_batch_tokens=recipe.rollout.max_batch_tokens,
         )
         self.settings = eval_settings(
             loaded.weights, loaded.device, task.data, task.splits.test, task.reward, self.sampling, self.seed

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from loop_rl.data import Splits, default_stop, load_dataset
+from loop_rl.data import Example, Splits, default_stop, load_dataset
+from loop_rl.data.prompts import all_prompt_ids
 from loop_rl.errors import UserError
 from loop_rl.evaluation.reward import Reward, RewardSpec, reward_spec
 from loop_rl.recipe import DataSection, Recipe, RewardSection
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Task:
-    """The data set's name in the recipe, its questions, the reward of their completions, and what ends those."""
+    """The data set's name in the recipe, its questions, the reward of their completions, and what ends those.
+
+    left_out: held-out questions whose prompts are longer than data.max_prompt_length; None without that limit.
+    """
 
     data: str
     splits: Splits
     reward: RewardSpec
     stop: tuple[str, ...] = ()
+    left_out: int | None = None
 
 
 def load_task(data: DataSection, reward: RewardSection, stop: Sequence[str] | None = None) -> Task:
@@ -42,12 +55,17 @@ def training_task(recipe: Recipe) -> Task:
             f"data.name: {recipe.data.name} has no questions to train on, only held-out ones; train on another set "
             f"and add this one as eval.data, or measure a model on it: loop-rl eval MODEL --data {recipe.data.name}"
         )
+    check_enough(task, recipe)
+    return task
+
+
+def check_enough(task: Task, recipe: Recipe) -> None:
+    """UserError where a step asks for more questions than there are to train on."""
     if len(task.splits.train) < recipe.rollout.prompts_per_step:
         raise UserError(
             f"rollout.prompts_per_step: a step of {recipe.rollout.prompts_per_step} prompts would ask some of the "
             f"{len(task.splits.train)} training questions of {recipe.data.name} twice; lower it, or use more questions"
         )
-    return task
 
 
 def further_tasks(recipe: Recipe) -> list[Task]:
@@ -60,3 +78,39 @@ def further_tasks(recipe: Recipe) -> list[Task]:
         for name in dict.fromkeys(recipe.eval.data)
         if name != recipe.data.name
     ]
+
+
+def short_enough(task: Task, tokenizer: PreTrainedTokenizerBase, limit: int | None) -> Task:
+    """The task without the questions whose prompts have more than `limit` tokens; says once how many those are.
+
+    Raises:
+        UserError: none is left of a part that had some.
+    """
+    if limit is None:
+        return task
+    kept = {}
+    for part in ("train", "test"):
+        examples: list[Example] = getattr(task.splits, part)
+        lengths = [len(ids) for ids in all_prompt_ids(tokenizer, [example.prompt for example in examples])]
+        kept[part] = [example for example, length in zip(examples, lengths, strict=True) if length <= limit]
+        if examples and not kept[part]:
+            raise UserError(
+                f"data.max_prompt_length: all {len(examples)} prompts of {task.data} ({part}) have more than {limit} "
+                f"tokens, the shortest {min(lengths)}; raise it"
+            )
+    splits = Splits(**kept)
+    out = [len(task.splits.train) - len(splits.train), len(task.splits.test) - len(splits.test)]
+    if any(out):
+        log.warning(
+            "data.max_prompt_length: %d training and %d held-out questions of %s have prompts of more than %d tokens "
+            "and are left out",
+            *out,
+            task.data,
+            limit,
+        )
+    return dataclasses.replace(task, splits=splits, left_out=out[1])
+
+
+def about_left_out(task: Task) -> dict[str, int]:
+    """For an evaluation's row: how many held-out questions were left out, where there is a limit."""
+    return {} if task.left_out is None else {"left_out": task.left_out}

@@ -191,9 +191,9 @@ class DecodeContext(Context):
     @staticmethod
     def _grown(x: Tensor, repeats: int, capacity: int) -> Tensor:
         rows, heads, length, dim = x.shape
-        buffer = x.new_zeros(rows * repeats, heads, length + capacity, dim)
-        buffer[:, :, :length] = x.repeat_interleave(repeats, dim=0)
-        return buffer
+        buffer = x.new_empty(rows, repeats, heads, length + capacity, dim)  # a column is read once it is written
+        buffer[..., :length, :] = x[:, None]
+        return buffer.view(rows * repeats, heads, length + capacity, dim)
 
     def step(self, position_ids: Tensor) -> "DecodeContext":
         """Open the next column, for tokens at these positions (int64 [rows, 1])."""
@@ -215,9 +215,15 @@ class DecodeContext(Context):
                 buffer[:, :, self.length - 1] = source[:, :, self.length - 1]
 
     def keep(self, rows: Tensor) -> None:
-        """Drop the banks of finished rows; `rows` int64 [kept]."""
+        """Drop all rows but these (int64 [kept]), one bank after the other: there are never two copies of all."""
         self.real = self.real[rows]
-        self.banks = {bank: (k[rows], v[rows]) for bank, (k, v) in self.banks.items()}
+        for bank, (k, v) in self.banks.items():
+            self.banks[bank] = self._kept(k, rows), self._kept(v, rows)
+
+    def _kept(self, x: Tensor, rows: Tensor) -> Tensor:
+        kept = x.new_empty(len(rows), *x.shape[1:])
+        kept[:, :, : self.length] = x[rows, :, : self.length]
+        return kept
 
 
 def _deeper_banks(context: Context, done: int) -> Iterator[tuple[int, int]]:

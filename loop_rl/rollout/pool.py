@@ -136,7 +136,7 @@ class RolloutPool:
                 if retries == MAX_RETRIES:
                     raise UserError(
                         f"rollout worker {worker} died {retries + 1} times on the same {len(chunk)} groups "
-                        f"({first_line(error)}); {LOGS}; if memory is short lower rollout.prompts_per_step, "
+                        f"({first_line(error)}); {LOGS}; if memory is short lower rollout.max_batch_tokens, "
                         "then --resume"
                     ) from error
                 self._arm(worker)

@@ -1,6 +1,7 @@
 """Sampling groups in one process: prompts prefilled once, decoding batched over all completions, rows stop alone."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from loop_rl.models.initial_state import hash_uint64, uniforms
 from loop_rl.models.looped import LoopedModel, PreludeOutput
 from loop_rl.models.prefill import PrefillStudent, student_endpoint
 from loop_rl.models.terminal import TerminalDecode, TerminalPrefill
+from loop_rl.rollout.batches import batches, token_budget
 from loop_rl.rollout.record import Completion, Rollout
 from loop_rl.rollout.sampling import Sampling, draw
 from loop_rl.rollout.text import CompletionText
@@ -80,7 +82,7 @@ def stream_groups(
     """Sample `num_generations` completions of every prompt; yields (prompt's place, group) as each group ends.
 
     Every draw (initial states, tokens) is a function of the prompt's seed, the completion's number and the position,
-    so what a group samples does not depend on the groups beside it.
+    so what a group samples does not depend, but for rounding, on the groups decoded beside it; `batches` says which.
 
     Args:
         prompts: token ids, at least one each. seeds: one a prompt. student: reads the prompts in the recurrences'
@@ -97,9 +99,32 @@ def stream_groups(
     if sampling.stop and tokenizer is None:
         raise ValueError(f"the stop strings {sampling.stop} need a tokenizer")
     text = CompletionText(tokenizer, sampling) if sampling.stop else None
+    weight, limit = model.lm_head.weight, sampling.max_completion_length
+    budget = token_budget(model.config, sampling, weight.dtype, weight.device)
+    for some, parts in batches(list(map(len, prompts)), sampling.num_generations, limit, budget):
+        chosen = [(prompts[i], seeds[i]) for i in some]
+        sampled = [_sample_batch(model, chosen, sampling, part, version, student, text) for part in parts]
+        if len(parts) == 1:
+            yield from ((some.start + place, rollout) for place, rollout in sampled[0])
+        else:  # of one prompt
+            groups = [rollout for part in sampled for _, rollout in part]
+            yield some.start, replace(groups[0], completions=[c for group in groups for c in group.completions])
+
+
+def _sample_batch(
+    model: LoopedForCausalLM,
+    asked: list[tuple[list[int], int]],
+    sampling: Sampling,
+    members: range,
+    version: int,
+    student: PrefillStudent | None,
+    text: CompletionText | None,
+) -> Iterator[tuple[int, Rollout]]:
+    """The completions `members` of the groups of some prompts, each with its seed, all decoded at once."""
+    prompts, seeds = [prompt for prompt, _ in asked], [seed for _, seed in asked]
     core, device = model.model, model.lm_head.weight.device
     depth = sampling.depth or model.config.depth
-    group, limit = sampling.num_generations, sampling.max_completion_length
+    group, limit = len(members), sampling.max_completion_length
 
     ids, mask = _pad_left(prompts, device)
     prefill_kind, decode_kind = _CONTEXTS[sampling.cache]
@@ -114,12 +139,14 @@ def stream_groups(
     logits = model.lm_head(core.coda_forward(z, prefill, prelude)[:, -1]).repeat_interleave(group, dim=0)
     prompt_states = [z[row, mask[row].bool()].cpu() for row in range(len(prompts))]
 
-    row_seeds = torch.from_numpy(np.concatenate([completion_seeds(seed, group) for seed in seeds]))
+    row_seeds = torch.from_numpy(
+        np.concatenate([completion_seeds(seed, members.stop)[members.start :] for seed in seeds])
+    )
     lengths = mask.sum(-1).cpu().repeat_interleave(group)
     rows = len(row_seeds)
     tokens = torch.zeros(rows, limit, dtype=torch.long)
     logps = torch.zeros(rows, limit)
-    states = z.new_zeros(rows, limit, z.shape[-1], device="cpu") if sampling.save_states else None
+    states = z.new_empty(rows, limit, z.shape[-1], device="cpu") if sampling.save_states else None
     depths = torch.zeros(rows, limit, dtype=torch.int16)
     adaptive = sampling.tolerance is not None
     counts = torch.zeros(rows, dtype=torch.long)

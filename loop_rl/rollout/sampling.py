@@ -6,6 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+# Logits that are turned into a distribution function at once, which takes some 30 bytes for each.
+_DRAWN_AT_ONCE = 1 << 23
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -13,7 +16,7 @@ class Sampling:
 
     cache: every recurrence's KV banks, or the last one's only (terminal sharing). tolerance: residual below which a
     token stops recurring, after min_depth recurrences at least and `depth` at most; None: every token uses `depth`.
-    stop: strings that end a completion as an end token does.
+    stop: strings that end a completion as an end token does. max_batch_tokens: see rollout.batches.
     """
 
     num_generations: int
@@ -28,6 +31,7 @@ class Sampling:
     tolerance: float | None = None
     min_depth: int = 1
     stop: tuple[str, ...] = ()
+    max_batch_tokens: int | None = None
 
 
 def truncate(probabilities: Tensor, top_k: int, top_p: float) -> Tensor:
@@ -47,7 +51,7 @@ def truncate(probabilities: Tensor, top_k: int, top_p: float) -> Tensor:
 
 
 def draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """One token a row by inversion of the distribution function.
+    """One token a row by inversion of the distribution function, of some rows at once.
 
     Args:
         logits: [rows, vocab]. uniform: float64 [rows] in [0, 1); a row's token depends on its own number alone.
@@ -57,6 +61,12 @@ def draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, T
         sampling temperature (at temperature 1 for greedy), which is what the learner evaluates. A row that has NaN or
         infinity has no distribution: its log-probability is NaN.
     """
+    rows = max(1, _DRAWN_AT_ONCE // logits.shape[-1])
+    parts = [_draw(some, sampling, one) for some, one in zip(logits.split(rows), uniform.split(rows), strict=True)]
+    return torch.cat([tokens for tokens, _ in parts]), torch.cat([logps for _, logps in parts])
+
+
+def _draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor]:
     logits = logits.float() if logits.dtype != torch.float64 else logits
     logps = torch.log_softmax(logits / (sampling.temperature or 1.0), dim=-1)
     if sampling.temperature == 0:

@@ -16,7 +16,10 @@ from loop_rl.data.prompts import all_prompt_ids
 from loop_rl.errors import UserError
 from loop_rl.fixed_point import Estimator, parse_estimator
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
+from loop_rl.models.terminal import cache_floats
 from loop_rl.recipe import Recipe
+from loop_rl.rollout.batches import token_budget
+from loop_rl.rollout.sampling import Sampling
 from loop_rl.training.lora import adapted_layers, adapter_size
 
 MIB = 2**20
@@ -77,7 +80,7 @@ def check_fits(memory: Memory) -> None:
 
 _MENDS = {
     "activations": "lower learner.per_device_train_batch_size, or rollout.max_completion_length",
-    "KV banks": "lower rollout.prompts_per_step, rollout.num_generations or rollout.max_completion_length",
+    "KV banks": "lower rollout.max_batch_tokens",
     "endpoint states": "lower rollout.prompts_per_step, rollout.num_generations or rollout.max_completion_length",
     "processes": "lower rollout.workers",
     "rollout workers' weights": "lower rollout.workers",
@@ -96,7 +99,8 @@ def estimate(recipe: Recipe) -> Memory:
     further_tasks(recipe)
     prompts = [example.prompt for example in training_task(recipe).splits.train[:_MEASURED_PROMPTS]]
     tokenizer = load_tokenizer(recipe.model.path, config)
-    longest = max(map(len, all_prompt_ids(tokenizer, prompts)))
+    limit = recipe.data.max_prompt_length or 2**63
+    longest = max((n for n in map(len, all_prompt_ids(tokenizer, prompts)) if n <= limit), default=1)
     return Memory(run_parts(recipe, config, longest), available_memory(), _device_available())
 
 
@@ -132,7 +136,7 @@ def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int) -> list[
         parts.append(Part("rollout workers' weights", local * parameters * item))
         if workers:
             parts.append(Part("weights on their way", parameters * item, on_device=False))
-        parts.append(Part("KV banks", completions * length * bank_bytes(config, depth, item)))
+        parts.append(Part("KV banks", bank_bytes(recipe, config, depth, completions, length, local)))
     if estimator.reuses:
         # Once in the sampler's buffer, once in its records, once where the learner reads them.
         tokens = completions * rollout.max_completion_length + rollout.prompts_per_step * prompt_length
@@ -158,9 +162,14 @@ def adapter_count(config: LoopedConfig, recipe: Recipe) -> int:
     return sum(adapter_size(layer, recipe.lora.r) for layer in adapted_layers(model, recipe.lora).values())
 
 
-def bank_bytes(config: LoopedConfig, depth: int, item: int) -> int:
-    """Bytes of keys and values that one token of one completion keeps in the full cache."""
-    return 2 * config.bank_count(depth) * config.num_key_value_heads * config.head_dim * item
+def bank_bytes(recipe: Recipe, config: LoopedConfig, depth: int, completions: int, length: int, workers: int) -> int:
+    """Bytes of keys and values of the completions that `workers` decode at once, each at least one."""
+    rollout, dtype = recipe.rollout, getattr(torch, recipe.model.dtype)
+    sampling = Sampling(1, 1, depth=depth, cache=rollout.cache, max_batch_tokens=rollout.max_batch_tokens)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    budget = max(length, token_budget(config, sampling, dtype, device))
+    token = cache_floats(config, depth, rollout.cache == "terminal") * dtype.itemsize
+    return min(completions * length, workers * budget) * token
 
 
 def activations(

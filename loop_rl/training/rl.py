@@ -20,7 +20,7 @@ from loop_rl.evaluation import Scores, evaluate, record_evaluation
 from loop_rl.evaluation.reward_pool import make_scorer
 from loop_rl.evaluation.sample import Sampled, sample_and_submit
 from loop_rl.evaluation.scorer import Scorer
-from loop_rl.evaluation.task import Task
+from loop_rl.evaluation.task import Task, about_left_out
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.update import rollout_weights
 from loop_rl.recipe import Recipe
@@ -44,7 +44,7 @@ _LOGGED_COMPLETIONS = 64
 # Keys that decide no result (rounding aside), and those of which a user may want more of the same run.
 _MAY_CHANGE = (
     *("run.name", "run.folder", "run.max_steps", "run.save_steps", "run.keep_checkpoints", "run.threads", "run.wandb"),
-    *("eval", "health", "reward.workers", "rollout.workers", "rollout.cluster"),
+    *("eval", "health", "reward.workers", "rollout.workers", "rollout.cluster", "rollout.max_batch_tokens"),
     "learner.per_device_train_batch_size",
 )
 
@@ -278,7 +278,7 @@ def _evaluate(trainer: Trainer, task: Task, pool: Engine, scorer: Scorer, run: P
             on_batch=advance,
         )
     depth = recipe.model.depth or trainer.looped.config.depth
-    about = {"depth": depth, "cache": sampling.cache, "depth_tolerance": sampling.tolerance}
+    about = {"depth": depth, "cache": sampling.cache, "depth_tolerance": sampling.tolerance, **about_left_out(task)}
     with writing(run / "evals"):
         return record_evaluation(run, trainer.step, task.data, result, about)
 

@@ -13,7 +13,7 @@ from accelerate.utils import broadcast_object_list
 from safetensors.torch import load_file, save_file
 
 from loop_rl.data import Example
-from loop_rl.evaluation.task import further_tasks, training_task
+from loop_rl.evaluation.task import check_enough, further_tasks, short_enough, training_task
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, samples_of, shares
 from loop_rl.learner.figures import Metrics, over_iterations
@@ -51,6 +51,10 @@ class Trainer:
         dtype = getattr(torch, recipe.model.dtype)
         # All weights are trained: their master weights start from the checkpoint's own values, whatever their dtype.
         looped, self.tokenizer = load_model(recipe.model.path, recipe.model.dtype if recipe.lora else "float32")
+        limit = recipe.data.max_prompt_length
+        self.held_out = [short_enough(task, self.tokenizer, limit) for task in self.held_out]
+        self.task = self.held_out[0]
+        check_enough(self.task, recipe)
         self.looped: LoopedForCausalLM = looped.to(self.accelerator.device).eval()
         start = {p: p.detach() for p in looped.parameters()}
         looped.to(dtype)
@@ -90,6 +94,7 @@ class Trainer:
             tolerance=rollout.depth_tolerance,
             min_depth=rollout.min_depth,
             stop=self.task.stop,
+            max_batch_tokens=rollout.max_batch_tokens,
         )
         self.student = None
         if rollout.prefill == "student":

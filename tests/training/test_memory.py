@@ -58,7 +58,12 @@ def test_banks_are_those_of_a_rollout():
         model.model.coda_forward(z, prefill)
     context = DecodeContext(prefill, mask, repeats, capacity)
     held = sum(x.nbytes for bank in context.banks.values() for x in bank)
-    assert held == prompts * repeats * (length + capacity) * bank_bytes(CONFIG, 3, 4)
+    rows, tokens = prompts * repeats, length + capacity
+    assert held == bank_bytes(recipe(), CONFIG, 3, rows, tokens, workers=1)
+    # Bounded by the token budget of each worker, and never below a row of each.
+    for budget, counted in ((30, 2 * 30), (10**9, rows * tokens), (1, 2 * tokens)):
+        bounded = recipe(rollout={"max_batch_tokens": budget})
+        assert bank_bytes(bounded, CONFIG, 3, rows, tokens, workers=2) * rows * tokens == held * counted
 
 
 def saved_bytes(name, depth, config=CONFIG, rows=2, prompt=20, completion=30):
@@ -136,7 +141,7 @@ def test_what_training_keeps_is_what_an_optimizer_keeps(dtype, lora):
 def test_refusal_names_both_numbers_and_the_mend():
     parts = [Part("weights", 100 * MIB), Part("KV banks", 900 * MIB), Part("processes", 50 * MIB, on_device=False)]
     check_fits(Memory(parts, 1050 * MIB, None))
-    with pytest.raises(UserError, match=r"about 1050 MiB but this machine has 1049 MiB.*KV banks.*prompts_per_step"):
+    with pytest.raises(UserError, match=r"about 1050 MiB but this machine has 1049 MiB.*KV banks.*max_batch_tokens"):
         check_fits(Memory(parts, 1049 * MIB, None))
     check_fits(Memory(parts, 50 * MIB, 1000 * MIB))
     with pytest.raises(UserError, match="1000 MiB but the GPU has 999 MiB"):
