@@ -115,7 +115,8 @@ def evaluate(
 def _rows(examples: Sequence[Example], sampled: Sampled, scores: Sequence[Scores]) -> list[dict[str, Any]]:
     rows = []
     for example, rollout, texts, score in zip(examples, sampled.rollouts, sampled.texts, scores, strict=True):
-        about = {column: str(example.columns[column]) for column in BREAKDOWNS if column in example.columns}
+        said = {column: example.columns.get(column) for column in BREAKDOWNS}
+        about = {column: str(value) for column, value in said.items() if value is not None}
         several = score.parts if len(score.parts) > 1 else {}
         for place, completion in enumerate(rollout.completions):
             rows.append(

@@ -51,7 +51,7 @@ def figures(rows: Sequence[dict[str, Any]], samples: int) -> Figures:
     reasons = [row["reason"] for row in rows if row["reason"] is not None]
     return Figures(
         passes=passes,
-        reward=math.fsum(rewards) / len(rewards) if rewards else None,
+        reward=math.fsum(reward / len(rewards) for reward in rewards) if rewards else None,
         questions=len(counts),
         truncated=sum(row["finish_reason"] == "length" for row in rows) / len(rows),
         no_answer=sum(reason.startswith(NO_ANSWER) for reason in reasons) / len(rows) if reasons else None,
@@ -66,13 +66,17 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None
 
 
 def breakdown(rows: Sequence[dict[str, Any]], samples: int) -> dict[str, dict[str, Figures]]:
-    """The figures of each level and each subject, where the rows have such columns; values in order."""
+    """The figures of each level and each subject that rows have; values in order, numbers before words."""
     parts: dict[str, dict[str, Figures]] = {}
     for column in BREAKDOWNS:
-        if rows and column in rows[0]:
-            values = sorted({row[column] for row in rows})
-            parts[column] = {v: figures([row for row in rows if row[column] == v], samples) for v in values}
+        values = sorted({row[column] for row in rows if row.get(column) is not None}, key=_in_order)
+        if values:
+            parts[column] = {v: figures([row for row in rows if row.get(column) == v], samples) for v in values}
     return parts
+
+
+def _in_order(value: str) -> tuple[bool, int, str]:
+    return not value.isdecimal(), int(value) if value.isdecimal() else 0, value
 
 
 def powers_of_two(limit: int) -> list[int]:

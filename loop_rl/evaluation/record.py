@@ -73,8 +73,9 @@ def write_rows(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     import pyarrow.parquet
 
     types = {"index": pa.int64(), "sample": pa.int64(), "seed": pa.int64(), "correct": pa.bool_()}
-    numbers = [name for name in rows[0] if name.startswith(("reward", "mean_"))]
-    schema = pa.schema([(name, pa.float64() if name in numbers else types.get(name, pa.string())) for name in rows[0]])
+    names = dict.fromkeys(name for row in rows for name in row)  # a question may lack a column that others have
+    numbers = [name for name in names if name.startswith(("reward", "mean_"))]
+    schema = pa.schema([(name, pa.float64() if name in numbers else types.get(name, pa.string())) for name in names])
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".incomplete_{file.name}")
     pyarrow.parquet.write_table(pa.Table.from_pylist(list(rows), schema), temporary)

@@ -11,7 +11,7 @@ from loop_rl.report.answers import Measured, measure, paired
 from loop_rl.report.cells import as_csv, as_json, check_format, markdown, number, rich_table, with_error
 from loop_rl.report.groups import Group, differences, group_runs, starts
 from loop_rl.report.runs import Run, is_number
-from loop_rl.report.updates import COUNTED, Updates, median_step, speed_up, updates
+from loop_rl.report.updates import COUNTED, Updates, median_step, recomputed, speed_up, updates
 
 BEFORE = "before RL"
 DEFAULT_BASELINE = "full_bptt"
@@ -163,6 +163,9 @@ def _notes(group: Group, step: int) -> list[str]:
             notes.append(f"{name}: no evaluation after step 0")
         elif run.last_eval < max(done, step):
             notes.append(f"{name}: last evaluated at step {run.last_eval}")
+        turned = sum(recomputed(row) for row in run.metrics.values())
+        if turned:
+            notes.append(f"{name}: {turned} steps learned by recomputation, which are not timed")
         notes += [f"{name}: {note}" for note in run.notes]
     return notes
 

@@ -16,8 +16,9 @@ COUNTED = "counted"
 class Updates:
     """Of some runs: a step whose update was skipped is in none of the figures but `steps`.
 
-    Times are medians in seconds; each run's first update is in neither, because it pays for warming up. An update is
-    scoring and backward, over the iterations of its step together.
+    Times are medians in seconds; each run's first update is in neither, because it pays for warming up, nor are those
+    that learned by another estimator after a health limit was passed. An update is scoring and backward, over the
+    iterations of its step together.
 
     steps: steps made. learned: those whose update changed the weights. tokens: of the completions that these learned
     from; None where a run does not say. tokens_from: COUNTED, or in runs without the count the metrics that it is
@@ -41,7 +42,12 @@ def updates(runs: Sequence[Run]) -> Updates:
         counts = [_tokens(row, iterations) for row in rows]
         sources |= {source for _, source in counts}
         learned += [tokens for tokens, _ in counts]
-        timed += [(value_of(row, "time/update"), tokens) for row, (tokens, _) in zip(rows, counts, strict=True)][1:]
+        first = next(iter(rows), None)
+        timed += [
+            (value_of(row, "time/update"), tokens)
+            for row, (tokens, _) in zip(rows, counts, strict=True)
+            if row is not first and not recomputed(row)
+        ]
     times = [seconds for seconds, _ in timed if seconds is not None]
     rates = [seconds / tokens for seconds, tokens in timed if seconds is not None and tokens]
     known = None not in learned and bool(learned)
@@ -68,6 +74,11 @@ def speed_up(base: Updates, ours: Updates) -> float | None:
     if base.time_per_token and ours.time_per_token:
         return base.time_per_token / ours.time_per_token
     return base.time / ours.time if base.time and ours.time else None
+
+
+def recomputed(row: dict[str, Any]) -> bool:
+    """Whether the run had turned from reuse to recomputation (health.on_breach: recompute)."""
+    return bool(value_of(row, "health/recomputes"))
 
 
 def _learned(row: dict[str, Any]) -> bool:

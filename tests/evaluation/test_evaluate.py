@@ -116,6 +116,18 @@ def test_record(tmp_path):
     assert {"index", "sample", "seed", "reason", "level"} <= set(table.column_names)
 
 
+def test_a_column_that_only_some_questions_have(tmp_path):
+    some = [
+        dataclasses.replace(EXAMPLES[0], columns={"level": None}),
+        dataclasses.replace(EXAMPLES[1], columns={"level": 1}),
+    ]
+    result = run(generator(ANSWERS), some)
+    row = record_evaluation(tmp_path, 0, "x", result)
+    assert row["by_level"]["1"]["questions"] == 1 and row["questions"] == 2
+    kept = pyarrow.parquet.read_table(tmp_path / row["file"]).to_pylist()
+    assert [one["level"] for one in kept] == [None] * 8 + ["1"] * 8
+
+
 def test_fewer_than_eight_samples_give_no_pass_at_8(tmp_path):
     result = run(generator({"one": ANSWERS["one"][1:6]}), EXAMPLES[:1], 5)
     row = record_evaluation(tmp_path, 0, "x", result)

@@ -68,7 +68,18 @@ def test_the_breakdown_is_the_figures_of_each_part():
     assert list(parts["level"]) == ["1", "2"]
     weighted = statistics.fmean(parts["level"][level].passes[1][0] for level in "12")
     assert weighted == pytest.approx(figures(rows, 8).passes[1][0])  # three questions each
-    assert breakdown([row(1.0)], 1) == {}
+    assert breakdown([row(1.0)], 1) == breakdown([], 1) == {}
+
+
+def test_questions_without_a_column_are_in_no_part():
+    rows = [row(1.0), row(0.0, level="10"), row(1.0, level="9"), row(1.0, level="hard")]
+    parts = breakdown(rows, 1)["level"]
+    assert list(parts) == ["9", "10", "hard"]
+    assert [part.questions for part in parts.values()] == [1, 1, 1]
+
+
+def test_rewards_near_the_largest_float_have_a_mean():
+    assert figures([row(1e308), row(1e308), row(-1e308), row(1e308)], 1).reward == pytest.approx(5e307)
 
 
 def test_powers_of_two():

@@ -304,6 +304,15 @@ def test_iterations_of_one_batch_learn_from_it_again(tmp_path: Path) -> None:
     assert comparison([run])[1].updates == 2
 
 
+def test_steps_after_a_breach_are_not_timed_as_the_estimators(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "a", "reuse_neumann4", updates=(9.0, 1.0, 5.0, 5.0, 5.0))
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    write_lines(run / "metrics.jsonl", [{**row, "health/recomputes": float(row["step"] > 2)} for row in rows])
+    row = comparison([run])[1]
+    assert row.update_time == 1.0 and row.updates == 5
+    assert "a: 3 steps learned by recomputation" in row.note
+
+
 def test_a_run_whose_every_update_was_skipped(tmp_path: Path) -> None:
     run = make_run(tmp_path, "a")
     write_lines(run / "metrics.jsonl", [{"step": s, "time/update": 1.0, "skipped_update": 1.0} for s in (1, 2, 3, 4)])
