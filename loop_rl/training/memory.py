@@ -15,6 +15,7 @@ import torch
 from loop_rl.data.prompts import all_prompt_ids
 from loop_rl.errors import UserError
 from loop_rl.fixed_point import Estimator, parse_estimator
+from loop_rl.learner.head import chunk_tokens
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.terminal import cache_floats
 from loop_rl.recipe import Recipe
@@ -188,10 +189,13 @@ def activations(
     injection = 6 * width
     blocks = config.prelude_layers + config.coda_layers + kept * config.core_layers
     per_token = (blocks * block + kept * injection + 4 * width) * item
-    # Logits in their own type and in float32, log-probabilities, probabilities, and the gradient.
-    tokens = rollout.max_completion_length  # type: ignore[attr-defined]
-    logits = rows * tokens * config.vocab_size * (item + 4 * 4)
-    return rows * length * per_token + logits
+    # Logits in their own type and in float32, log-probabilities, probabilities, and the gradient, of one chunk; and if
+    # there are several, the head's gradient summed over them in float32.
+    tokens = rows * rollout.max_completion_length  # type: ignore[attr-defined]
+    chunk = chunk_tokens(config.vocab_size)
+    logits = min(tokens, chunk) * config.vocab_size * (item + 4 * 4)
+    summed = config.vocab_size * width * 4 if tokens > chunk else 0
+    return rows * length * per_token + logits + summed
 
 
 def available_memory() -> int:

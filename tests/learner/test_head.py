@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from loop_rl.learner import head
+from loop_rl.learner.bench import LiveBytes
 from loop_rl.learner.head import token_cross_entropy, token_logps
 
 TOKENS, WIDTH, VOCABULARY = 23, 8, 50
@@ -54,6 +55,22 @@ def test_bfloat16_gradients_are_rounded_once(monkeypatch) -> None:
     # each chunk's gradient is rounded before and after its product, and their sum once: three roundings at most
     bound = 3.1 * unit * (sent.abs().T @ states.abs())
     assert ((found.double() - sent.T @ states).abs() <= bound).all()
+
+
+def test_memory_grows_with_the_states_and_not_with_the_logits(monkeypatch) -> None:
+    monkeypatch.setattr(head, "CHUNK", 16 * VOCABULARY)
+    layer, *_ = problem(torch.float32)
+
+    def peak(tokens: int) -> int:
+        hidden = torch.randn(tokens, WIDTH, requires_grad=True)
+        targets = torch.randint(VOCABULARY, (tokens,))
+        with LiveBytes([hidden, targets, *layer.parameters()]) as live:
+            logps, _ = token_logps(layer, hidden, targets, 1.0)
+            logps.sum().backward()
+        return live.peak
+
+    # for each token more: its state's gradient, two numbers and their gradients; its logits alone would be 4 VOCABULARY
+    assert peak(640) - peak(320) <= 320 * 4 * (WIDTH + 8) < 320 * 4 * VOCABULARY
 
 
 def test_a_head_that_is_not_trained(monkeypatch) -> None:

@@ -8,6 +8,7 @@ from peft import LoraConfig, get_peft_model
 from loop_rl.errors import UserError
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, collate
+from loop_rl.learner.head import CHUNK
 from loop_rl.learner.optimizer import make_optimizer, trainable
 from loop_rl.learner.scoring import score
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
@@ -95,6 +96,18 @@ def test_activations_are_near_what_autograd_saves(name, depth):
     rollout = recipe(rollout={"max_completion_length": 30}).rollout
     said = activations(CONFIG, parse_estimator(name), depth, 2, 50, rollout, 4)
     assert 0.9 < said / saved_bytes(name, depth) < 1.5
+
+
+def test_logits_of_a_large_vocabulary_are_those_of_a_chunk():
+    wide = LoopedConfig(**{**CONFIG.to_diff_dict(), "vocab_size": 65536})
+    rollout = recipe(rollout={"max_completion_length": 1000}).rollout
+
+    def said(rows):
+        return activations(wide, parse_estimator("reuse_neumann4"), 3, rows, 1010, rollout, 4)
+
+    assert said(1) > CHUNK * 20, "a chunk's logits, five times in float32"
+    assert said(16) - said(8) == 8 * (activations(CONFIG, parse_estimator("reuse_neumann4"), 3, 1, 1010, rollout, 4)
+                                      - 1000 * CONFIG.vocab_size * 20)  # fmt: skip
 
 
 def test_reuse_does_not_grow_with_depth_and_bptt_does():
