@@ -8,6 +8,30 @@ from rewards.mbpp_program import extract_program
 
 DEF = "def area(w, h):\n    return w * h"
 
+FENCED = 'def area(w, h):\n    """The area.\n\n    ```\n    area(2, 3)\n    ```\n    """\n    return w * h'
+CODE = """#!/usr/bin/env python
+from math import prod
+scale: int = 1
+SIDES = [
+1, 2,
+3]
+TEXT = '''
+Here is a text.
+'''
+@staticmethod
+def area(w, h):
+    # Here is the product
+    return prod((w, h))
+if __name__ == "__main__":
+    print(area(2, 3))
+else:
+    pass
+assert area(2, 3) == 6
+print (area(2, 3))
+area.doc = "Here it is"
+for side in SIDES: area(side, side)
+"""
+
 
 @pytest.mark.parametrize(
     ("completion", "program"),
@@ -48,6 +72,27 @@ DEF = "def area(w, h):\n    return w * h"
         (f"{DEF}\n```\nFor example:\n```\n6\n```", f"{DEF}"),
         # a line of code inside backticks is no fence
         (f"```area(2, 3)``` is what you call.\n```python\n{DEF}\n```", DEF),
+        # a whole block on one line
+        ("```python def area(w, h): return w * h```", "def area(w, h): return w * h"),
+        ("Here:\n```def area(w, h): return w * h```\nDone.", "def area(w, h): return w * h"),
+        (f"```python\n{DEF}\n```\nor\n```area = lambda *a: 0```", "area = lambda *a: 0"),
+        (f"```python\n{DEF}\n```\nCall\n```area(2, 3)```", DEF),
+        # a fence inside a docstring is none
+        (f"```python\n{FENCED}\n```\nThat is all.", FENCED),
+        (f"```python\n{FENCED}\n```\n```python\nprint(area(2, 3))\n```", FENCED),
+        (FENCED, FENCED),
+        (f"{FENCED}\n```\nThat is all.", FENCED),
+        ('```python\ndef area(w, h):\n    """Cut off\n```\nIt is w * h.', 'def area(w, h):\n    """Cut off'),
+        ("```python\n    def area(w, h):\n        return w * h\n    ```\nIt multiplies.", DEF),
+        # sentences around code without a fence
+        (f"Here is the function:\n\n{DEF}\n\nIt multiplies w and h.", f"{DEF}\n"),
+        (f"Sure! This works:\n{DEF}\nExplanation:\n- it multiplies\n    - w by h\n1. Done", DEF),
+        (f"Note that w = 2 is fine.\nimport math\n{DEF}\n\n**Output**\n`6`\n>>> area(2, 3)", f"import math\n{DEF}\n"),
+        (f"{DEF}\n\nprint(area(2, 3))\nOutput: 6", f"{DEF}\n\nprint(area(2, 3))"),
+        (CODE, CODE),
+        # a question that the model makes up
+        (f"{DEF}\n\nQuestion: Add them.\nAnswer:\ndef area(w, h):\n    return w + h", f"{DEF}"),
+        (f"```python\n{DEF}\n```\nQuestion: Add them.\n```python\ndef area(w, h): return w + h\n```", DEF),
         # nothing there
         ("", None),
         ("The area is w * h; area(2, 3) gives 6.", None),
@@ -67,6 +112,19 @@ def test_blank_lines_and_strings_stay():
 
 def test_long_completions_take_linear_time():
     began = time.monotonic()
-    for piece in ("```\n", "~~~\n`", "> ", "`", "def area", " " * 50 + "area = = ", "from import x ", "\n\t"):
+    for piece in (
+        "```\n",
+        "~~~\n`",
+        "> ",
+        "`",
+        "def area",
+        " " * 50 + "area = = ",
+        "from import x ",
+        "\n\t",
+        "Here it is\n",
+        "```a```\n",
+        '"""\n```\n',
+        "\nQuestion:",
+    ):
         extract_program(piece * 100_000, "area")
     assert time.monotonic() - began < 20
