@@ -233,7 +233,7 @@ def test_validate_names_the_file(tmp_path, capsys):
 
 def test_train_passes_recipe_and_resume(monkeypatch, capsys):
     seen = {}
-    rl = SimpleNamespace(train=lambda recipe, resume: seen.update(recipe=recipe, resume=resume) or Path("runs/x"))
+    rl = SimpleNamespace(train=lambda recipe, **given: seen.update(given, recipe=recipe) or Path("runs/x"))
     monkeypatch.setitem(sys.modules, "loop_rl.training.rl", rl)
     assert main(["train", "quickstart_full_bptt", "--resume", "--set", "optim.learning_rate=1e-5"]) == 0
     assert seen["resume"] is True

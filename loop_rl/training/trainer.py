@@ -3,16 +3,17 @@
 import dataclasses
 import logging
 import math
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
 from safetensors.torch import load_file, save_file
 
 from loop_rl.data import Example
+from loop_rl.errors import UserError
 from loop_rl.evaluation.task import check_enough, further_tasks, short_enough, training_task
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, samples_of, shares
@@ -27,25 +28,28 @@ from loop_rl.recipe import Recipe
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.training.checkpoints import load_training_state, save_training_state
+from loop_rl.training.exchange import deal, receive
 from loop_rl.training.load import load_model, resolve_model
 from loop_rl.training.lora import adapted
+from loop_rl.training.ranks import Ranks
 from loop_rl.training.schedule import decay_factor
 
 log = logging.getLogger(__name__)
 
 _ADAPTER_FILE = "adapter.safetensors"
 _STATE_FILE = "training_state.pt"
+# One update that is not finite is skipped; so many in a row mean that the weights themselves are bad.
+MAX_NOT_FINITE_IN_A_ROW = 3
 
 
 class Trainer:
     """The learner's side of a run: model, optimizer, data and position; every rank has one."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
+    def __init__(self, recipe: Recipe, ranks: Ranks | None = None) -> None:
+        self.recipe, self.ranks = recipe, ranks or Ranks()
         self.accelerator = Accelerator(cpu=not torch.cuda.is_available())
-        if torch.distributed.is_initialized():
-            world = torch.distributed.get_world_size()
-            assert world == self.accelerator.num_processes, "accelerate fell back to fewer processes than were launched"
+        if self.accelerator.num_processes != self.ranks.count:
+            raise RuntimeError(f"accelerate sees {self.accelerator.num_processes} of {self.ranks.count} ranks")
         self.task = training_task(recipe)
         self.held_out = [self.task, *further_tasks(recipe)]
         dtype = getattr(torch, recipe.model.dtype)
@@ -101,6 +105,7 @@ class Trainer:
             self.student = PrefillStudent.load(Path(resolve_model(recipe.model.path)), self.looped)
         self.step = 0
         self.unhealthy: str | None = None
+        self.not_finite_in_a_row = 0
 
     def prompts(self, step: int) -> tuple[list[Example], list[int]]:
         """Examples and seeds of a step (0-based): a function of the step alone, one permutation an epoch."""
@@ -115,13 +120,36 @@ class Trainer:
         return chosen, seeds.tolist()
 
     def learn(self, rollouts: list[Rollout], advantages: torch.Tensor) -> Metrics:
-        """The updates of one batch, their metrics as `over_iterations` says; None where one is undefined."""
-        total = self.recipe.run.max_steps * self.recipe.learner.num_iterations
+        """On the main rank: the updates of one batch, by all ranks; see `_learn`."""
         samples = samples_of(rollouts, advantages)
-        iterations = self.recipe.learner.num_iterations
         measured = self._measured(samples)
+        start = time.perf_counter()
         scored = sum(not math.isnan(sample.advantage) for sample in samples)
-        samples = shares(self.learner.useful(samples), self.accelerator.num_processes)[self.accelerator.process_index]
+        self.ranks.tell("learn")
+        parts = shares(self.learner.useful(samples), self.ranks.count)
+        share = deal([(part, scored) for part in parts], self.ranks.group)
+        measured["time/deal"] = time.perf_counter() - start
+        return self._learn(*share, measured)
+
+    def follow(self) -> None:
+        """On the other ranks: learn from what the main one deals, until it dismisses them."""
+        self.ranks.pass_signals_on()
+        while self.ranks.hear() == "learn":
+            self._learn(*receive(self.ranks.group), {})
+
+    def dismiss(self) -> None:
+        """On the main rank: end the others, where there are some."""
+        self.ranks.tell("end")
+
+    def _learn(self, samples: list[Sample], scored: int, measured: Metrics) -> Metrics:
+        """The updates of one batch, their metrics as `over_iterations` says; None where one is undefined.
+
+        Args:
+            samples: this rank's share of the batch, which has `scored` scored completions.
+            measured: what the main rank has measured of the batch already.
+        """
+        total = self.recipe.run.max_steps * self.recipe.learner.num_iterations
+        iterations = self.recipe.learner.num_iterations
         samples, prepared = self.learner.prepare(samples, iterations)
         updates: list[Metrics] = []
         for iteration in range(iterations):
@@ -131,6 +159,8 @@ class Trainer:
             for group in self.learner.optimizer.param_groups:
                 group["lr"] = rate
             updates.append({**self.learner.update(samples, scored), "learning_rate": rate})
+            if updates[-1]["completions/learned_from"]:  # a batch without a signal is no fault
+                self.not_finite_in_a_row = self.not_finite_in_a_row + 1 if updates[-1]["skipped_update"] else 0
         self.step += 1
         metrics = {**over_iterations(updates), **prepared, **measured}
         self._check_health(metrics)
@@ -140,24 +170,19 @@ class Trainer:
 
     def _measured(self, samples: list[Sample]) -> Metrics:
         """On the steps that ask for it: the estimator's gradient against full BPTT's, and, when states are reused, the
-        sampler's log-probabilities against replayed ones. The first rank, which judges them, measures."""
-        health, found = self.recipe.health, {}
-        if not self.accelerator.is_main_process:
-            return found
+        sampler's log-probabilities against replayed ones; and the time that this took."""
+        health, found, start = self.recipe.health, {}, time.perf_counter()
         if health.cosine_steps and self.step % health.cosine_steps == 0:
             found["gradient/cosine"] = self.learner.gradient_cosine(samples)
         # A terminal cache or a student's prefill makes states that no replay can equal.
         comparable = self.learner.estimator.reuses and self.recipe.rollout.cache == "full"
         if comparable and health.replay_steps and self.step % health.replay_steps == 0:
             found["sampling/replay_logp_difference"] = self.learner.replay_difference(samples)
-        return found
+        return {**found, "time/measure": time.perf_counter() - start}
 
     def _check_health(self, metrics: Metrics) -> None:
-        """Does what the recipe says when a figure is past its limit; the first rank decides for all."""
-        found: list[Any] = [breach(metrics, self.recipe.health)]
-        if self.accelerator.num_processes > 1:
-            broadcast_object_list(found)
-        self.unhealthy = found[0]
+        """Does what the recipe says when a figure is past its limit; the main rank, which has all, decides."""
+        self.unhealthy = self.ranks.from_main(lambda: breach(metrics, self.recipe.health))
         if self.unhealthy is None:
             return
         log.warning("step %d: %s", self.step, self.unhealthy)
@@ -169,18 +194,17 @@ class Trainer:
         self.sampling = dataclasses.replace(self.sampling, save_states=False)
         log.warning("learning by %s from step %d on", self.learner.estimator.name, self.step + 1)
 
-    def follow(self) -> None:
-        """What ranks other than the first do: learn from the batches that it sends."""
-        while self.step < self.recipe.run.max_steps:
-            batch: list[Any] = [None]
-            broadcast_object_list(batch)
-            if batch[0] is None:
-                return
-            self.learn(*batch[0])
-
     def save(self, folder: Path) -> None:
-        """A checkpoint: a plain looped model that any command loads, and what resuming needs beyond it."""
+        """A checkpoint: a plain looped model that any command loads, and what resuming needs beyond it.
+
+        Raises UserError for weights that are not finite.
+        """
         weights = {name: value.contiguous() for name, value in rollout_weights(self.model).items()}
+        if bad := [name for name, value in weights.items() if not value.isfinite().all()]:
+            raise UserError(
+                f"{bad[0]} and {len(bad) - 1} other weights are not finite after step {self.step}, so they were not "
+                "saved; lower optim.learning_rate"
+            )
         LoopedForCausalLM.save_pretrained(_detached(self.looped), folder / "model", state_dict=weights)
         self.tokenizer.save_pretrained(folder / "model")
         if self.recipe.lora is not None:

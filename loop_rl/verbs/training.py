@@ -40,19 +40,24 @@ def register(verbs: Any) -> None:
 
 def run_train(arguments: argparse.Namespace) -> None:
     from loop_rl.commands.recipes import load_for
+    from loop_rl.training.ranks import joined
 
-    recipe = load_for("train", arguments.recipe, arguments.set)
-    if arguments.dry_run:
-        from loop_rl.training.memory import check_fits, estimate
+    with joined() as ranks:
+        recipe = load_for("train", arguments.recipe, arguments.set)
+        if arguments.dry_run:
+            from loop_rl.training.memory import check_fits, estimate
 
-        memory = estimate(recipe)
-        print(recipe.dump_yaml() + memory.text())
-        check_fits(memory)
-        return
-    from loop_rl.training.rl import train
+            memory = estimate(recipe)
+            if ranks.main:
+                print(recipe.dump_yaml() + memory.text())
+            check_fits(memory)
+            return
+        from loop_rl.training.rl import train
 
-    quiet()
-    print(f"run folder: {train(recipe, resume=arguments.resume)}")
+        quiet()
+        run = train(recipe, resume=arguments.resume, ranks=ranks)
+        if ranks.main:
+            print(f"run folder: {run}")
 
 
 def run_pretrain(arguments: argparse.Namespace) -> None:

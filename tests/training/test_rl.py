@@ -23,7 +23,8 @@ from loop_rl.errors import UserError
 from loop_rl.evaluation import Scores
 from loop_rl.recipe import Recipe, load_recipe
 from loop_rl.training.load import EMBEDDED
-from loop_rl.training.rl import Trainer, _matrix, _reward_metrics, train
+from loop_rl.training.rl import Trainer, train
+from loop_rl.training.rl_row import reward_matrix, reward_metrics
 from tests.tiny import tiny_model
 
 
@@ -204,13 +205,13 @@ def test_what_is_not_scored_is_in_no_figure_and_a_group_without_scores_has_no_si
     scores = [Scores(group, {"x": group}, [None] * 4, [None] * 4, 0.0) for group in values]
     completion = SimpleNamespace(token_ids=[1, 2], finish_reason="stop", mean_depth=4.0)
     rollouts = [SimpleNamespace(completions=[completion] * 4, version=0)] * 3
-    rewards = _matrix(values)
-    row = _reward_metrics(rewards, scores, rollouts)
+    rewards = reward_matrix(values)
+    row = reward_metrics(rewards, scores, rollouts)
     assert row["reward"] == row["rewards/x/mean"] == pytest.approx(4 / 6)
     assert row["rewards/x/std"] == pytest.approx(statistics.stdev([1, 0, 0, 1, 1, 1]))
     assert row["reward_std"] == pytest.approx(statistics.fmean([statistics.stdev([1, 0, 0]), 0.0]))
     assert (row["reward_errors"], row["frac_reward_zero_std"]) == (6, pytest.approx(2 / 3))
-    nothing = _reward_metrics(rewards[1:2], scores[1:2], rollouts[:1])
+    nothing = reward_metrics(rewards[1:2], scores[1:2], rollouts[:1])
     assert math.isnan(nothing["reward"]) and nothing["frac_reward_zero_std"] == 1.0
 
 

@@ -1,0 +1,202 @@
+"""The ranks of a run: processes that learn together. The main one samples, decides and writes; the others follow it.
+
+Beside the collectives of an update, which all ranks enter together, they talk through torch's key-value store: a rank
+that waits for the main one asks for a key now and then, so that no time limit of a collective runs meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeVar
+
+from loop_rl.errors import UserError
+
+T = TypeVar("T")
+
+# Keys of the store: who ends the run for all and with which exit code, who has left since, and a wish to stop.
+_ENDED, _LEFT, _STOP = "ended", "left", "stop"
+_WATCH_SECONDS = 0.5
+_LEAVE_SECONDS = 5.0  # for the others to leave before a launcher sees this rank fail and kills them
+_STUCK_SECONDS = 20.0  # for a rank to leave that may wait in a collective for one that never comes
+_LOST = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|recvvalue failed|failed to recv", re.I)
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[Ranks]:
+    """The ranks that a launcher such as torchrun has started with this process; just this one without a launcher.
+
+    An exception of one rank ends all of them, and one rank reports it. Then every rank raises SystemExit: with code 2
+    for a UserError, 130 for KeyboardInterrupt, 1 for others. A lone process raises what was raised.
+    """
+    ranks = Ranks()
+    try:
+        ranks.join()
+        yield ranks
+    except BaseException as error:
+        if ranks.count == 1:
+            raise
+        ranks.end(error)
+    ranks.leave()
+
+
+class Ranks:
+    """See `joined`. rank: of this process, 0 the main one. count: of all. group: for what they send each other from
+    CPU memory; None for a lone rank."""
+
+    def __init__(self) -> None:
+        self.count = int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank = int(os.environ.get("RANK", "0")) if self.count > 1 else 0
+        self.main = self.rank == 0
+        self._said = 0
+        self._ending = threading.Event()
+        self._store: Any = None
+        self.group: Any = None
+
+    def join(self) -> None:
+        """Meet the other ranks."""
+        if self.count == 1:
+            return
+        missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if missing:
+            raise UserError(
+                f"WORLD_SIZE is {self.count} but {', '.join(missing)} not set: start the ranks with torchrun, or unset "
+                "WORLD_SIZE"
+            )
+        if not self.main:  # what they would say, the main rank says
+            logging.disable(logging.WARNING)
+            warnings.simplefilter("ignore")
+        import torch  # late, so that a recipe is refused soon where there is one process
+        import torch.distributed as dist
+        from torch.distributed.rendezvous import rendezvous
+
+        store, _, _ = next(iter(rendezvous("env://")))
+        # A launcher that starts failed ranks again may keep its store.
+        self._store = dist.PrefixStore(f"loop_rl/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR1, self._leave_now)
+        threading.Thread(target=self._watch, daemon=True).start()
+        gpus, here = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", self.count))
+        if gpus and here > gpus:
+            raise UserError(f"{here} ranks on a machine of {gpus} GPUs; start it with --nproc-per-node {gpus}")
+        backend = "nccl" if gpus else "gloo"
+        if gpus:
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group(
+            backend, store=dist.PrefixStore("group", self._store), rank=self.rank, world_size=self.count
+        )
+        self.group = dist.new_group(backend="gloo")
+
+    def tell(self, value: Any) -> None:
+        """On the main rank: say something (plain data) that every other rank will `hear`, in this order."""
+        if self.count > 1:
+            self._store.set(f"said/{self._said}", json.dumps(value))
+            self._said += 1
+
+    def hear(self) -> Any:
+        """What the main rank says next, however long that takes."""
+        key, pause = f"said/{self._said}", 0.002
+        while not self._store.check([key]):
+            time.sleep(pause)
+            pause = min(2 * pause, 0.2)
+        self._said += 1
+        return json.loads(self._store.get(key))
+
+    def from_main(self, make: Callable[[], T]) -> T:
+        """What `make` gives on the main rank (plain data), on every rank."""
+        if not self.main:
+            return self.hear()
+        value = make()
+        self.tell(value)
+        return value
+
+    def pass_signals_on(self) -> None:
+        """From now on Ctrl-C or SIGTERM to this rank asks the main one to stop, which then ends all."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: self._store.set(_STOP, ""))
+
+    def leave(self) -> None:
+        """The run has ended, on every rank."""
+        self._ending.set()
+        if self.group is not None:
+            import torch.distributed as dist
+
+            dist.destroy_process_group()
+
+    def end(self, error: BaseException) -> NoReturn:
+        """End all ranks for an error of this one, unless they are ending for another's already."""
+        self._ending.set()
+        if isinstance(error, _Ended) or (isinstance(error, RuntimeError) and _LOST.search(str(error))):
+            # By the end of another rank, and it is for that one to say why, if it could.
+            cause = _first_line(error) or "another one has ended"
+            error = UserError(f"lost the other ranks ({cause}); go on with --resume")
+        code = 2 if isinstance(error, UserError) else 130 if isinstance(error, KeyboardInterrupt) else 1
+        if self._store is None:
+            _report(error, self.rank)
+            raise SystemExit(code) from None
+        for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):  # a launcher ends what it sees outlive a rank
+            with contextlib.suppress(ValueError):  # not the main thread
+                signal.signal(number, signal.SIG_IGN)
+        mine = f"{self.rank} {code}"
+        try:
+            first = self._store.compare_set(_ENDED, "", mine).decode()
+            if first == mine:
+                _report(error, self.rank)
+            self._store.set(f"{_LEFT}/{self.rank}", "")
+            deadline = time.monotonic() + _LEAVE_SECONDS * (first == mine)
+            while time.monotonic() < deadline and not self._store.check([f"{_LEFT}/{r}" for r in range(self.count)]):
+                time.sleep(0.05)
+        except RuntimeError:  # the store has gone with whoever held it
+            first = mine
+            _report(error, self.rank)
+        raise SystemExit(int(first.split()[1])) from None
+
+    def _watch(self) -> None:
+        """Beside the run: leave it when another rank has ended it, and pass on to the main rank a wish to stop."""
+        asked = False
+        while not self._ending.wait(_WATCH_SECONDS):
+            try:
+                if self._store.check([_ENDED]):
+                    break
+                if self.main and not asked and self._store.check([_STOP]):
+                    asked = True
+                    os.kill(os.getpid(), signal.SIGINT)
+            except RuntimeError:  # the store has gone with whoever held it
+                break
+        if self._ending.is_set():
+            return
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        if not self._ending.wait(_STUCK_SECONDS):
+            os._exit(1)
+
+    def _leave_now(self, number: int, frame: object) -> None:
+        raise _Ended
+
+
+class _Ended(BaseException):
+    """Raised where a rank is when another has ended the run."""
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _report(error: BaseException, rank: int) -> None:
+    who = f"rank {rank}: " if rank else ""
+    if isinstance(error, UserError):
+        print(f"loop-rl: {who}{' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    elif isinstance(error, KeyboardInterrupt):
+        print(f"loop-rl: {who}{error or 'interrupted'}; go on with --resume", file=sys.stderr, flush=True)
+    else:
+        traceback.print_exception(error)
