@@ -230,7 +230,7 @@ def _endpoint(
 ) -> tuple[Tensor, Tensor]:
     """z^R and the recurrences that each token used, int64 [B, T]."""
     if sampling.tolerance is None:
-        return core.endpoint(prelude, z0, context), torch.full(recurs.shape, context.depth)
+        return core.endpoint(prelude, z0, context), torch.full(recurs.shape, context.depth, device=recurs.device)
     return adaptive_endpoint(core, prelude, z0, context, sampling.tolerance, sampling.min_depth, recurs)
 
 
