@@ -30,15 +30,15 @@ from pathlib import Path
 
 import yaml
 
-STEPS, KILLS_PER_RUN = 5, 4
+STEPS, KILLS_PER_RUN = 8, 4
 RECIPE = {
     "model": {"path": "embedded"},
     "data": {"name": "arithmetic", "train_size": 32, "eval_size": 4},
-    "rollout": {"num_generations": 4, "prompts_per_step": 2, "max_completion_length": 12, "workers": 1},
+    "rollout": {"num_generations": 8, "prompts_per_step": 4, "max_completion_length": 48, "workers": 1},
     "reward": {"workers": 1},
     "optim": {"learning_rate": 1e-4},
     "eval": {"samples": 2},
-    "run": {"max_steps": STEPS, "save_steps": 1, "threads": 1},
+    "run": {"max_steps": STEPS, "save_steps": 1, "keep_checkpoints": STEPS, "threads": 1},
 }
 # What a target's command line has in it; Ray names its workers so.
 TARGETS = {
@@ -86,6 +86,9 @@ def main() -> int:
         return 1
     length = time.monotonic() - started
     wanted = weights(folder / "undisturbed")
+    if wanted == weights(folder / "undisturbed", 1):
+        print(f"the undisturbed run learned nothing, so that there is nothing to compare: see {attempt.log}")
+        return 1
     problems = [f"after an undisturbed run: {name}" for name in end_children(GRACE_SECONDS)]
     print(f"undisturbed: {length:.0f} s, {STEPS} steps\n{HEADER}", flush=True)
 
@@ -215,9 +218,9 @@ def faults(run: Path, wanted: bytes) -> list[str]:
     return found + [f"{path.name} was left" for path in run.rglob(".*")]
 
 
-def weights(run: Path) -> bytes:
-    """Of the last checkpoint; empty without one."""
-    file = run / "checkpoints" / f"step_{STEPS}" / "model" / "model.safetensors"
+def weights(run: Path, step: int = STEPS) -> bytes:
+    """Of a step's checkpoint; empty without one."""
+    file = run / "checkpoints" / f"step_{step}" / "model" / "model.safetensors"
     return file.read_bytes() if file.is_file() else b""
 
 

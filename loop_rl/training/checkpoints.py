@@ -1,5 +1,6 @@
 """Checkpoints that are either complete or invisible: written under a temporary name, sealed, then renamed."""
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -7,7 +8,7 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def load_training_state(path: Path, objects: Mapping[str, Any]) -> dict[str, Any
     Nothing is unpickled but tensors and plain data. A file of a version that drew other initial states is resumed with
     a warning. Raises UserError when the file is damaged or holds other objects.
     """
-    try:
+    with reading(path.parent, path):
         saved = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(saved, dict):
             raise TypeError(f"wanted a training state, found a {type(saved).__name__}")
@@ -132,10 +133,6 @@ def load_training_state(path: Path, objects: Mapping[str, Any]) -> dict[str, Any
         for name, value in objects.items():
             _set_state(value, states[name])
         _restore_random(random_states)
-    except UserError:
-        raise
-    except Exception as error:  # torch, pickle and each object's load_state_dict have their own
-        raise unreadable(path, path.parent, error) from error
     if saved.get("initial_state", 1) != INITIAL_STATE_VERSION:
         logger.warning(
             "%s was saved by a version of loop-rl that drew other initial states: from here on the run differs from "
@@ -145,12 +142,17 @@ def load_training_state(path: Path, objects: Mapping[str, Any]) -> dict[str, Any
     return counters
 
 
-def unreadable(path: Path, checkpoint: Path, error: Exception) -> UserError:
-    """What to say when a file of a checkpoint that looked complete can't be used."""
-    cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    return UserError(
-        f"cannot resume from {path} ({cause}); remove {checkpoint}, and --resume takes the checkpoint before it"
-    )
+@contextlib.contextmanager
+def reading(checkpoint: Path, file: Path | None = None) -> Iterator[None]:
+    """Raises UserError where what is done inside can't use a checkpoint (or a file of it) that looked complete."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # torch, safetensors, pickle and each object's load_state_dict have their own
+        cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        how = f"remove {checkpoint}, and --resume takes the checkpoint before it"
+        raise UserError(f"cannot resume from {file or checkpoint} ({cause}); {how}") from error
 
 
 def _set_state(value: Any, state: Any) -> None:

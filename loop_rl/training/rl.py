@@ -23,7 +23,7 @@ from loop_rl.recipe import Recipe
 from loop_rl.rollout.engine import Engine
 from loop_rl.rollout.local import LocalEngine
 from loop_rl.rollout.pool import RolloutPool
-from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint, save_checkpoint
+from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint, reading, save_checkpoint
 from loop_rl.training.closing import closing_lines, last_evaluation
 from loop_rl.training.disk import writing
 from loop_rl.training.lock import run_lock
@@ -81,7 +81,8 @@ def _train(recipe: Recipe, resume: bool, progress: bool, ranks: Ranks) -> Path:
             return run
         trainer = Trainer(recipe, ranks)
         if checkpoint is not None:
-            trainer.load(Path(checkpoint))
+            with reading(Path(checkpoint)):
+                trainer.load(Path(checkpoint))
         if not ranks.main:
             trainer.follow()
             return run

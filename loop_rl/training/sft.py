@@ -12,7 +12,7 @@ from trl import SFTConfig, SFTTrainer
 from loop_rl.errors import UserError
 from loop_rl.learner.language import IGNORED
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.training.checkpoints import checkpoint_step, unreadable
+from loop_rl.training.checkpoints import checkpoint_step
 from loop_rl.training.depth_prior import DepthPrior, mean_depth
 from loop_rl.training.disk import INCOMPLETE, writing
 from loop_rl.training.learned_prior import make_prior
@@ -77,15 +77,11 @@ def _train(recipe: SftRecipe, run: Path, checkpoint: Path | None, progress: bool
             if checkpoint is not None:
                 keeper.take_up(checkpoint)
             start_run(run, recipe, trainer.args.device, None if checkpoint is None else keeper.step)
-            try:
-                with writing(files):
-                    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint / "model"))
-            except UserError:
-                raise
-            except Exception as error:
-                if checkpoint is None or keeper.begun:
-                    raise
-                raise unreadable(checkpoint / "model", checkpoint, error) from error
+            with writing(files):
+                if checkpoint is None:
+                    trainer.train()
+                else:
+                    keeper.resume(checkpoint)
     finally:
         shutil.rmtree(files, ignore_errors=True)
     if keeper.saved is None or keeper.step < recipe.train.max_steps:

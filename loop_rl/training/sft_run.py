@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from loop_rl.training.checkpoints import load_training_state, save_checkpoint, save_training_state
+from loop_rl.training.checkpoints import load_training_state, reading, save_checkpoint, save_training_state
 from loop_rl.training.disk import writing
 from loop_rl.training.learned_prior import prior_metrics
 from loop_rl.training.progress import Progress
@@ -66,6 +66,16 @@ class RunKeeper(TrainerCallback):
     def take_up(self, checkpoint: Path) -> None:
         """Restores what the Trainer does not know of."""
         self.counters = load_training_state(checkpoint / _STATE_FILE, self._resumable())
+
+    def resume(self, checkpoint: Path) -> None:
+        """Trains on from the checkpoint; UserError where the Trainer can't use it."""
+        try:
+            self.trainer.train(resume_from_checkpoint=str(checkpoint / "model"))
+        except Exception:
+            if self.begun:
+                raise
+            with reading(checkpoint):
+                raise
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -1,5 +1,6 @@
 """Training a module on rows of text: updates, schedule, counters, and the run folder around them, resumable at each."""
 
+import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
@@ -15,7 +16,7 @@ import loop_rl
 from loop_rl.errors import UserError
 from loop_rl.learner import optimizer
 from loop_rl.learner.language import IGNORED
-from loop_rl.training.checkpoints import load_training_state, save_checkpoint, save_training_state
+from loop_rl.training.checkpoints import load_training_state, reading, save_checkpoint, save_training_state
 from loop_rl.training.corpus import load_corpus
 from loop_rl.training.disk import writing
 from loop_rl.training.lock import run_lock
@@ -165,9 +166,10 @@ def train_on_text(
         if checkpoint is None or not is_finished(checkpoint, max_steps):
             if checkpoint is not None:
                 warn_of_schedule(run, "train.max_steps", max_steps)
-            trainer = make_trainer(checkpoint)
-            if checkpoint is not None:
-                trainer.take_up(checkpoint)
+            with contextlib.nullcontext() if checkpoint is None else reading(checkpoint):
+                trainer = make_trainer(checkpoint)
+                if checkpoint is not None:
+                    trainer.take_up(checkpoint)
             start_run(run, recipe, trainer.device, None if checkpoint is None else trainer.step)
             publish_model(run, _train(trainer, run, progress))
         elif not publish_model(run, checkpoint):

@@ -133,6 +133,16 @@ def test_a_training_state_that_is_cut_though_its_manifest_fits_is_one_line(run, 
     assert "\n" not in str(error.value)
 
 
+def test_adapters_that_are_cut_though_their_manifest_fits_are_one_line(recipe_for):
+    run = train(recipe_for("run.max_steps=1", lora={"r": 2}), progress=False)
+    file = run / "checkpoints" / "step_1" / "adapter.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    seal_again(file.parent)
+    with pytest.raises(UserError, match="step_1.*the checkpoint before it") as error:
+        train(recipe_for("run.max_steps=2", lora={"r": 2}), resume=True, progress=False)
+    assert "\n" not in str(error.value)
+
+
 def test_a_second_process_in_the_folder_is_refused(run, recipe_for, tmp_path):
     hold = (
         "import sys, time; from pathlib import Path; from loop_rl.training.lock import run_lock\n"

@@ -179,6 +179,16 @@ def test_a_training_state_that_is_no_state_is_one_line(run, tmp_path, damage):
     assert "\n" not in str(error.value) and "the checkpoint before it" in str(error.value)
 
 
+def test_a_model_that_is_cut_though_its_manifest_fits_is_one_line(run, tmp_path):
+    checkpoint = latest_checkpoint(run / "checkpoints")
+    file = checkpoint / "model" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    seal_again(checkpoint)
+    with pytest.raises(UserError, match="step_4") as error:
+        pretrain(recipe_for(tmp_path, max_steps=6), resume=True, progress=False)
+    assert "\n" not in str(error.value)
+
+
 # ---- a full disk
 
 
