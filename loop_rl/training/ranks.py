@@ -27,7 +27,7 @@ T = TypeVar("T")
 # Keys of the store: who ends the run for all and with which exit code, who has left since, and a wish to stop.
 _ENDED, _LEFT, _STOP = "ended", "left", "stop"
 _WATCH_SECONDS = 0.5
-_LEAVE_SECONDS = 5.0  # for the others to leave before a launcher sees this rank fail and kills them
+_LEAVE_SECONDS = 5.0
 _STUCK_SECONDS = 20.0  # for a rank to leave that may wait in a collective for one that never comes
 _LOST = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|recvvalue failed|failed to recv", re.I)
 
@@ -59,7 +59,7 @@ class Ranks:
         self.rank = int(os.environ.get("RANK", "0")) if self.count > 1 else 0
         self.main = self.rank == 0
         self._said = 0
-        self._ending = threading.Event()
+        self._ending, self._ended_by = threading.Event(), ""
         self._store: Any = None
         self.group: Any = None
 
@@ -127,40 +127,55 @@ class Ranks:
                 signal.signal(number, lambda *_: self._store.set(_STOP, ""))
 
     def leave(self) -> None:
-        """The run has ended, on every rank."""
+        """The run has ended well, on every rank."""
         self._ending.set()
         if self.group is not None:
             import torch.distributed as dist
 
+            self._part()
             dist.destroy_process_group()
 
     def end(self, error: BaseException) -> NoReturn:
         """End all ranks for an error of this one, unless they are ending for another's already."""
         self._ending.set()
-        if isinstance(error, _Ended) or (isinstance(error, RuntimeError) and _LOST.search(str(error))):
-            # By the end of another rank, and it is for that one to say why, if it could.
-            cause = _first_line(error) or "another one has ended"
-            error = UserError(f"lost the other ranks ({cause}); go on with --resume")
+        lost = _LOST.search(str(error)) if isinstance(error, RuntimeError) else None
+        if lost or isinstance(error, _Ended):  # by the end of another rank, and it is for that one to say why
+            cause = lost[0] if lost else "their store is gone"
+            error = UserError(f"lost another rank ({cause}), whose own output may say why; go on with --resume")
         code = 2 if isinstance(error, UserError) else 130 if isinstance(error, KeyboardInterrupt) else 1
-        if self._store is None:
-            _report(error, self.rank)
-            raise SystemExit(code) from None
         for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):  # a launcher ends what it sees outlive a rank
             with contextlib.suppress(ValueError):  # not the main thread
                 signal.signal(number, signal.SIG_IGN)
-        mine = f"{self.rank} {code}"
-        try:
-            first = self._store.compare_set(_ENDED, "", mine).decode()
-            if first == mine:
-                _report(error, self.rank)
+        ended_by = self._claim(f"{self.rank} {code}")
+        if ended_by.split()[0] == str(self.rank):
+            _report(error, self.rank)
+        if self.main or not lost:  # the others of a rank that was lost have waited for it
+            self._part()
+        raise SystemExit(int(ended_by.split()[1])) from None
+
+    def _claim(self, mine: str) -> str:
+        """Who ends the run, and with which code: the first to ask, but the main rank before others with its fault."""
+        if self._ended_by or self._store is None:
+            return self._ended_by or mine
+        with contextlib.suppress(RuntimeError):  # the store has gone with whoever held it
+            deadline = time.monotonic() + (0.0 if self.main else _WATCH_SECONDS)
+            while time.monotonic() < deadline and not self._store.check([_ENDED]):
+                time.sleep(0.05)
+            return self._store.compare_set(_ENDED, "", mine).decode()
+        return mine
+
+    def _part(self) -> None:
+        """Wait until every rank is here, or for _LEAVE_SECONDS: the main one may hold the store, and a launcher kills
+        all when it sees one fail."""
+        if self._store is None:
+            return
+        with contextlib.suppress(RuntimeError):
             self._store.set(f"{_LEFT}/{self.rank}", "")
-            deadline = time.monotonic() + _LEAVE_SECONDS * (first == mine)
+            deadline = time.monotonic() + _LEAVE_SECONDS
             while time.monotonic() < deadline and not self._store.check([f"{_LEFT}/{r}" for r in range(self.count)]):
                 time.sleep(0.05)
-        except RuntimeError:  # the store has gone with whoever held it
-            first = mine
-            _report(error, self.rank)
-        raise SystemExit(int(first.split()[1])) from None
+            if self.main:
+                time.sleep(0.2)  # until the others have seen it too
 
     def _watch(self) -> None:
         """Beside the run: leave it when another rank has ended it, and pass on to the main rank a wish to stop."""
@@ -168,6 +183,7 @@ class Ranks:
         while not self._ending.wait(_WATCH_SECONDS):
             try:
                 if self._store.check([_ENDED]):
+                    self._ended_by = self._store.get(_ENDED).decode()
                     break
                 if self.main and not asked and self._store.check([_STOP]):
                     asked = True
@@ -178,7 +194,7 @@ class Ranks:
             return
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
         if not self._ending.wait(_STUCK_SECONDS):
-            os._exit(1)
+            os._exit(int(self._ended_by.split()[1]) if self._ended_by else 1)
 
     def _leave_now(self, number: int, frame: object) -> None:
         raise _Ended
@@ -188,15 +204,11 @@ class _Ended(BaseException):
     """Raised where a rank is when another has ended the run."""
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
-
-
 def _report(error: BaseException, rank: int) -> None:
     who = f"rank {rank}: " if rank else ""
     if isinstance(error, UserError):
         print(f"loop-rl: {who}{' '.join(str(error).split())}", file=sys.stderr, flush=True)
     elif isinstance(error, KeyboardInterrupt):
-        print(f"loop-rl: {who}{error or 'interrupted'}; go on with --resume", file=sys.stderr, flush=True)
+        print(f"loop-rl: {who}{str(error) or 'interrupted'}; go on with --resume", file=sys.stderr, flush=True)
     else:
         traceback.print_exception(error)

@@ -98,3 +98,36 @@ def test_two_ranks_learn_what_one_does_and_resume_after_ctrl_c(recipe_file: Path
         for row, other in zip(rows, expected, strict=True):
             assert row.keys() == other.keys()
             assert row["completions/learned_from"] == other["completions/learned_from"]
+
+
+# ---- the end of one is the end of all
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, dict]:
+    script = subprocess.run(
+        [sys.executable, str(_HERE / "ranks_cases.py")], env=environment(), capture_output=True, text=True, timeout=240
+    )
+    assert script.returncode == 0, script.stderr
+    return json.loads(script.stdout)
+
+
+@pytest.mark.parametrize(
+    ("case", "codes", "line"),
+    [
+        ("end_well", [0, 0], None),
+        ("main_fails", [2, 2], "loop-rl: the main rank's fault"),
+        ("both_fail", [2, 2], "loop-rl: a recipe that all ranks refuse"),
+        ("other_fails", [1, 1], "ValueError: a bug"),
+        ("fails_in_a_collective", [2, 2], "loop-rl: out of memory on one rank"),
+        ("other_is_killed", [2, -signal.SIGKILL], "loop-rl: lost another rank (Connection closed)"),
+        ("other_is_asked_to_stop", [130, 130], "loop-rl: interrupted; go on with --resume"),
+    ],
+)
+def test_the_end_of_one_rank_ends_all_with_one_message(cases, case: str, codes: list[int], line: str | None) -> None:
+    """Whichever rank it is, and whatever the others are doing: waiting, sampling, or in a collective with it."""
+    found = cases[case]
+    assert found["codes"] == codes, found
+    written = [text for lines in found["stderr"] for text in lines]
+    said = [text for text in written if text.startswith("loop-rl:") or text == line]
+    assert (said == []) if line is None else (len(said) == 1 and said[0].startswith(line)), written
