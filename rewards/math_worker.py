@@ -25,9 +25,6 @@ _FOLDER = os.path.dirname(__file__) + os.sep
 DEEPEST_STACK = 3000
 LONGEST_REASON = 100  # characters
 
-# what SymPy raises for mathematics that it can't do; the reason given says which it was
-_SYMPY_ERRORS = (ArithmeticError, TypeError, ValueError, NotImplementedError, AttributeError, RecursionError)
-
 PROBLEM, CORRECT, WRONG, FAILED = "problem", "correct", "wrong", "failed"
 
 
@@ -65,18 +62,21 @@ def judge(gold: str, answer: str) -> tuple[str, str]:
         return (CORRECT, "") if same else (FAILED, f"the reference is compared with its own text only: {error}")
     except Unreadable as error:
         return PROBLEM, str(error)
-    except _SYMPY_ERRORS as error:
+    except MemoryError:
+        raise
+    except Exception as error:
         return PROBLEM, _where(error)
+    doing = "read"
     try:
         given = read(answer)
-    except Unreadable as error:
-        return WRONG, f"cannot be read ({error})"
-    except _SYMPY_ERRORS as error:
-        return (FAILED if _is_ours(error) else WRONG), f"cannot be read ({_where(error)})"
-    try:
+        doing = "compared"
         return (CORRECT if equal(expected, given) else WRONG), ""
-    except _SYMPY_ERRORS as error:
-        return (FAILED if _is_ours(error) else WRONG), f"cannot be compared ({_where(error)})"
+    except Unreadable as error:
+        return WRONG, f"cannot be {doing} ({error})"
+    except MemoryError:
+        raise
+    except Exception as error:  # SymPy raises many kinds for mathematics that it can't do
+        return (FAILED if _is_ours(error) else WRONG), f"cannot be {doing} ({_where(error)})"
 
 
 def _spelling(text: str) -> list[tuple[str, str]]:

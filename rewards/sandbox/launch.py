@@ -8,6 +8,7 @@ A process runs one program and ends, so that nothing passes from one program to 
 - in both: the seccomp filter (one process, no sockets, no signals), limits, an environment of our own, no input.
 """
 
+import errno
 import importlib.util
 import json
 import marshal
@@ -189,7 +190,10 @@ class Plain:
             self._readable = [*visible(), *DEVICES, str(packages)]
 
     def start(self, errors: int | IO[bytes] = subprocess.DEVNULL) -> Process:
-        """As `Bubblewrap.start`."""
+        """As `Bubblewrap.start`; OSError also where a program may find the disk full before it is at its limit."""
+        room = os.statvfs(self._folder)
+        if room.f_bavail * room.f_frsize < SCRATCH_BYTES:
+            raise OSError(errno.ENOSPC, f"less than {SCRATCH_BYTES >> 20} MiB free", str(self._folder))
         scratch = Path(tempfile.mkdtemp(dir=self._folder, prefix="scratch-"))
         command = _command(str(INSIDE), self._readable, [str(scratch), os.devnull], self._packages)
         try:

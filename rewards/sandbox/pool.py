@@ -69,7 +69,10 @@ class Pool:
     def __init__(self, launcher: Launcher | None = None, workers: int | None = None):
         if sys.platform != "linux":
             raise SandboxError(f"programs can be contained on Linux only, not on {sys.platform}")
-        self._scratch = ScratchFolder()
+        try:
+            self._scratch = ScratchFolder()
+        except OSError as error:
+            raise SandboxError(f"no temporary folder can be made ({error}); set TMPDIR to one") from error
         self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[Worker], Any]] | None] = queue.SimpleQueue()
         self._most = workers or len(os.sched_getaffinity(0))
         self._workers: list[Worker] = []
@@ -84,6 +87,9 @@ class Pool:
                 self._launcher, self.line = self._choose()
             else:
                 self._launcher, self.line = launcher, describe(launcher, self._canary(launcher))
+        except OSError as error:
+            self.close()
+            raise SandboxError(f"the sandbox can't be made ({error})") from error
         except BaseException:
             self.close()
             raise

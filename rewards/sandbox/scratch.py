@@ -17,9 +17,13 @@ class ScratchFolder:
         _remove_abandoned()
         end_orphans()
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._lock = os.open(self.path / "new", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        os.rename(self.path / "new", self.path / "lock")  # nobody sees it unlocked
+        try:
+            self._lock = os.open(self.path / "new", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            os.rename(self.path / "new", self.path / "lock")  # nobody sees it unlocked
+        except OSError:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     def remove(self) -> None:
         """Remove the folder with all in it."""

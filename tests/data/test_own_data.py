@@ -148,6 +148,12 @@ def test_references_for_each_reward(tmp_path):
     assert load(path("anything"), "mine:reward").train
     message = refusal(path("\\frac{1}{"), "math500")
     assert "row 1: the answer '\\\\frac{1}{' is not usable" in message
+    path("-")
+    single = [f'{{"question": "{n}?", "answer": "\\frac{{3}}{{4}}"}}' for n in range(3)]  # one backslash: a form feed
+    (tmp_path / "mine.jsonl").write_text("\n".join(single))
+    message = refusal(tmp_path / "mine.jsonl", "math500")
+    assert "row 1: the answer '\\x0crac{3}{4}' is not usable" in message and "one backslash in JSON" in message
+    assert "\n" not in message and "\f" in message.replace("\\f", "\f")
     assert load(path("B"), "choice").train
     assert "one letter, A to Z, got 'b'" in refusal(path("b"), "choice")
     assert "one letter, A to B, got 'C'" in refusal(path("C", options=["1", "2"]), "choice")

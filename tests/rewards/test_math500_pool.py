@@ -1,6 +1,8 @@
 """The processes that judge answers: bounded, replaced, the same from everywhere, and gone afterwards."""
 
 import asyncio
+import builtins
+import json
 import os
 import resource
 import signal
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rewards import math500, math_pool
+from rewards import math500, math_pool, math_worker
 from rewards.math500 import check_gold, close, math500_reward, start
 
 ROOT = Path(__file__).parents[2]
@@ -217,6 +219,46 @@ def test_what_breaks_two_healthy_workers_is_wrong(monkeypatch, act):
     texts = ["\\boxed{\\sqrt{8}}", "\\boxed{\\frac{\\sqrt{4}}{2}}"]
     assert math500_reward(None, texts, answer=["1", "1"], log_extra=lambda _, row: reasons.extend(row)) == [0.0, 1.0]
     assert reasons == ["wrong: it breaks the process that reads it", "correct"]
+
+
+def test_workers_that_are_killed_from_outside_make_no_answer_wrong(monkeypatch):
+    """As the kernel does when memory is short: whatever the answer, it is not scored."""
+    killed = (
+        "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); import rewards.math_worker as worker; "
+        "judge = worker.judge; worker.judge = lambda *pair: "
+        "os.kill(os.getpid(), 9) if '8' in pair[1] else judge(*pair); worker.main(float(sys.argv[2]))"
+    )
+    monkeypatch.setattr(math_pool, "_CODE", killed)
+    reasons = []
+    texts = ["\\boxed{\\sqrt{8}}", "\\boxed{\\frac{\\sqrt{4}}{2}}"]
+    scores = math500_reward(None, texts, answer=["1", "1"], log_extra=lambda _, row: reasons.extend(row))
+    assert scores == [None, 1.0]
+    assert reasons[0].startswith("not scored: its process was killed from outside")
+
+
+@pytest.mark.parametrize("error", ["TypeError", "KeyError", "AssertionError", "AttributeError"])
+def test_an_error_in_our_own_code_makes_no_answer_wrong(error):
+    def fails(*_):
+        raise getattr(builtins, error)("of ours")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(math_worker, "_FOLDER", str(Path(__file__).parent) + os.sep)
+        patch.setattr(math_worker, "equal", fails)
+        outcome, why = math_worker.judge("\\sqrt{2}", "x")
+        assert outcome == "failed" and f"cannot be compared ({error} in test_math500_pool.py:" in why
+    with pytest.MonkeyPatch.context() as patch:  # the same from another's code is an answer that it can't take
+        patch.setattr(math_worker, "equal", lambda *_: json.loads("{"))
+        assert math_worker.judge("\\sqrt{2}", "x")[0] == "wrong"
+
+
+def test_what_our_own_code_fails_on_is_not_scored(monkeypatch):
+    broken = "import rewards.math_equal; rewards.math_equal._same_grid = None; from rewards.math_worker"
+    monkeypatch.setattr(math_pool, "_CODE", math_pool._CODE.replace("from rewards.math_worker", broken))
+    reasons = []
+    texts = ["\\boxed{\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}}", "\\boxed{\\frac{\\sqrt{4}}{2}}"]
+    scores = math500_reward(None, texts, answer=["(1, 2)", "1"], log_extra=lambda _, row: reasons.extend(row))
+    assert scores == [None, 1.0]
+    assert reasons[0].startswith("not scored: cannot be compared (TypeError in math_equal.py:")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """The MBPP+ reward as its users meet it: verdicts, limits, threads, forks, actors, killed parents, the cache."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -177,6 +179,38 @@ def test_a_failure_of_ours_is_not_scored(tmp_path):
             results = score([RIGHT] * 3)
         assert [reward for reward, _ in results] == [None] * 3
         assert all(reason.startswith("not scored: ") and "\n" not in reason for _, reason in results)
+
+
+def test_a_full_disk_is_not_scored(tmp_path, monkeypatch):
+    with scoring("plain", tmp_path):
+        assert score([RIGHT]) == [(1.0, "correct")]
+        room = os.statvfs(tmp_path)
+        full = os.statvfs_result((*room[:3], 0, 0, *room[5:10]))
+        monkeypatch.setattr(os, "statvfs", lambda path: full)
+        results = score([RIGHT, "def f(n): return n"])
+    assert [reward for reward, _ in results] == [None] * 2
+    assert all("16 MiB free" in reason for reward, reason in results if reward is None)
+
+
+def test_without_a_temporary_folder_nothing_is_scored(tmp_path, monkeypatch):
+    mbpp_plus.close()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(mbpp_plus, "_scorer", mbpp_plus._Scorer())
+    mbpp_plus.use_data(write_tasks(tmp_path))
+    with pytest.raises(RuntimeError, match="no temporary folder can be made") as raised:
+        mbpp_plus.start()
+    assert "\n" not in str(raised.value)
+    [(reward, reason)] = score([RIGHT])
+    assert reward is None and reason.startswith("not scored: no temporary folder")
+
+
+def test_a_scratch_folder_that_is_gone_is_not_scored(tmp_path):
+    (tmp_path / "inner").mkdir()
+    with scoring("plain", tmp_path / "inner"):
+        assert score([RIGHT]) == [(1.0, "correct")]
+        shutil.rmtree(tmp_path / "inner")
+        rewards = [reward for reward, _ in score([RIGHT] * 4)]
+    assert rewards.count(None) >= 3 and 0.0 not in rewards
 
 
 def test_a_process_killed_from_outside_is_scored_again(sandbox, monkeypatch):
