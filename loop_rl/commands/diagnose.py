@@ -10,7 +10,7 @@ from loop_rl.recipe import DataSection
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 
 def run_diagnose(
@@ -40,6 +40,7 @@ def run_diagnose(
     if threads is not None:
         torch.set_num_threads(threads)
     looped, tokenizer = load_model(target.model, "float32")
+    check_length(length, looped.config)
     ids = text_rows(data, folder, tokenizer, rows, length)
     looped.eval()
     depth = looped.config.depth if depth is None else depth
@@ -52,6 +53,15 @@ def run_diagnose(
         (Path(out) / "diagnosis.json").write_text(as_json, encoding="utf-8")
         draw(found, Path(out) / "diagnosis.png", f"{model} on {data}, depth {depth}")
     return to_table(found), as_json
+
+
+def check_length(length: int, config: PretrainedConfig) -> None:
+    """UserError for rows that are longer than the context a model is made for."""
+    context = config.max_position_embeddings
+    if length > context:
+        raise UserError(
+            f"--length {length} passes the model's context of {context} (max_position_embeddings); lower it"
+        )
 
 
 def text_rows(data: str, folder: str | None, tokenizer: PreTrainedTokenizerBase, rows: int, length: int) -> Tensor:

@@ -39,24 +39,19 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """A run folder (its newest complete checkpoint, else its final model), a recipe, or whatever names a model."""
+    """A run folder (see loop_rl.training.load.run_weights), a recipe, or whatever names a model."""
     folder = Path(name)
     if not (folder / "recipe.yaml").is_file():
         recipe = _recipe_file(name)
         return Target(name if recipe is None else load_recipe(recipe).model.path, None, 0, recipe)
-    from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint
+    from loop_rl.training.load import resolve_model, run_weights
     from loop_rl.training.run_folder import saved_recipe
 
     recipe_file = folder / "recipe.yaml" if "learner" in saved_recipe(folder) else None
-    checkpoint = latest_checkpoint(folder / "checkpoints") if (folder / "checkpoints").is_dir() else None
-    if checkpoint is not None:
-        inside = checkpoint / "model"
-        return Target(str(inside if inside.is_dir() else checkpoint), folder, checkpoint_step(checkpoint), recipe_file)
-    if (folder / "model").is_dir():
-        return Target(str(folder / "model"), folder, 0, recipe_file)
-    raise UserError(
-        f"{folder} has no complete checkpoint yet; wait for one (run.save_steps), or evaluate its model.path"
-    )
+    weights = run_weights(folder)
+    if weights is None:
+        return Target(resolve_model(folder), folder, 0, recipe_file)  # says what is missing
+    return Target(str(weights[0]), folder, weights[1], recipe_file)
 
 
 def _recipe_file(name: str) -> Path | None:
@@ -112,6 +107,7 @@ def run_eval(
     target = find_target(name)
     first = resolve(target, None, overrides)
     recipes = [resolve(target, one, overrides) for one in data or [first.data.name, *first.eval.data]]
+    from loop_rl.evaluation.context import check_context
     from loop_rl.evaluation.task import about_left_out, load_task, short_enough
 
     tasks = [load_task(recipe.data, recipe.reward, recipe.rollout.stop) for recipe in recipes]
@@ -121,6 +117,8 @@ def run_eval(
     loaded = _load(target, first)
     limit = first.data.max_prompt_length
     tasks = [short_enough(task, loaded.tokenizer, limit) for task in tasks]
+    questions = [(task.data, task.splits.test) for task in tasks]
+    check_context(questions, loaded.tokenizer, loaded.model.config, first.rollout.max_completion_length)
     folder = Path(out) if out is not None else target.run or Path("evals") / model_name(first.model.path)
     about = {
         "by": "loop-rl eval",

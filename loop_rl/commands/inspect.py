@@ -16,9 +16,10 @@ from loop_rl.models.checkpoints import find_family, read_config
 from loop_rl.models.checkpoints.files import WeightFiles, read_json, weights_file
 from loop_rl.models.checkpoints.layout import HEAD
 from loop_rl.models.checkpoints.load import check_fit
+from loop_rl.models.generation import end_tokens, read_generation_config
 from loop_rl.models.terminal import cache_floats
 from loop_rl.recipe import RolloutSection
-from loop_rl.training.load import config_folder
+from loop_rl.training.load import config_folder, load_tokenizer
 from loop_rl.training.memory import activations, readable
 
 ITEMS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -55,6 +56,10 @@ def inspect(path: str, batch: int, length: int, depth: int | None, dtype: str | 
     config = read_config(place, with_weights)
     own = raw.get("model_type") == LoopedConfig.model_type
     stored, ignored = None, []
+    tokenizer = (
+        load_tokenizer(place, config) if place.is_dir() and (place / "tokenizer_config.json").is_file() else None
+    )
+    generation = read_generation_config(place if place.is_dir() else place.parent, config)
     if with_weights:
         files = WeightFiles(place)
         family = None if own else find_family(raw, frozenset(files.shapes))
@@ -70,6 +75,7 @@ def inspect(path: str, batch: int, length: int, depth: int | None, dtype: str | 
         "family": "own" if own else config.checkpoint_family,
         "converted_from": config.checkpoint_family if own else None,
         "layout": layout(config),
+        "end_tokens": list(end_tokens(config, generation, tokenizer)),
         "parameters": parts,
         "total_parameters": sum(parts.values()),
         "files": stored,
@@ -216,6 +222,7 @@ def as_text(found: dict[str, Any]) -> str:
             "rope": f"{shape['rope_layout']}, theta {shape['rope_theta']:.10g}{scaling}",
             "vocabulary": f"{shape['vocab_size']}, context {shape['max_position_embeddings']}",
             "tokens": ", ".join(f"{name.removesuffix('_token_id')} {shape[name]}" for name in _TOKENS),
+            "ends": f"a completion ends with {', '.join(map(str, found['end_tokens'])) or 'no token'}",
             "also": ", ".join(extras) or "-",
         }
     )

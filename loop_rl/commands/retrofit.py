@@ -66,8 +66,9 @@ def run_retrofit(
     """
     import torch
 
-    from loop_rl.commands.diagnose import text_rows
+    from loop_rl.commands.diagnose import check_length, text_rows
     from loop_rl.models.retrofit import retrofit
+    from loop_rl.training.load import check_vocabulary
 
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -75,6 +76,8 @@ def run_retrofit(
     if threads is not None:
         torch.set_num_threads(threads)
     model, tokenizer = load_source(source, cut)
+    check_length(length, model.config)
+    check_vocabulary(tokenizer, model.config.vocab_size, source)
     ids = text_rows(data, data_folder, tokenizer, rows, length)
     source_loss = mean_loss(model, ids)
     looped = retrofit(model, cut, depth, injection)

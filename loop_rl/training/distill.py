@@ -14,7 +14,7 @@ from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.contexts import PaddedContext
 from loop_rl.models.prefill import STUDENT_FILE, PrefillStudent
 from loop_rl.training.distill_recipe import DistillRecipe
-from loop_rl.training.load import load_model
+from loop_rl.training.load import check_vocabulary, load_model
 from loop_rl.training.text_trainer import TextTrainer, load_tokenizer, train_on_text
 
 
@@ -38,6 +38,12 @@ class Distiller(TextTrainer):
         model, tokenizer = load_model(recipe.teacher.path, "float32")
         if recipe.data.tokenizer is not None:
             tokenizer = load_tokenizer(recipe.data.tokenizer)
+            check_vocabulary(tokenizer, model.config.vocab_size, recipe.data.tokenizer)
+        if recipe.data.length > model.config.max_position_embeddings:
+            raise UserError(
+                f"data.length ({recipe.data.length}) exceeds the teacher's max_position_embeddings "
+                f"({model.config.max_position_embeddings}); lower it"
+            )
         self.teacher: LoopedForCausalLM = model.to(device).eval().requires_grad_(False)
         model.config.depth = self.depth = recipe.teacher.depth or model.config.depth
         torch.manual_seed(recipe.train.seed)

@@ -22,7 +22,8 @@ def adapted_layers(looped: LoopedForCausalLM, lora: LoraSection) -> dict[str, nn
     all-linear is every linear layer but the head, and but the exit gate, which takes part in no loss.
 
     Raises:
-        UserError: a name that no layer has, a layer that can't be adapted, or nothing left in the parts.
+        UserError: a name that no layer has, a layer that can't be adapted, nothing left in the parts, or a rank that
+            no layer has.
     """
     named = dict(looped.named_modules())
     if lora.target_modules == "all-linear":
@@ -38,7 +39,7 @@ def adapted_layers(looped: LoopedForCausalLM, lora: LoraSection) -> dict[str, nn
                 _check_adaptable(looped, target, name, module)
             chosen |= found
     if lora.parts is None:
-        return chosen
+        return _of_rank(chosen, lora.r)
     prefixes = tuple(prefix for part in lora.parts for prefix in PARTS[part])
     kept = {name: module for name, module in chosen.items() if name.startswith(prefixes)}
     if not kept:
@@ -47,7 +48,15 @@ def adapted_layers(looped: LoopedForCausalLM, lora: LoraSection) -> dict[str, nn
             f"lora.parts: nothing to adapt in {', '.join(lora.parts) or 'an empty list'}; "
             f"lora.target_modules lie in {', '.join(held) or 'no part'}"
         )
-    return kept
+    return _of_rank(kept, lora.r)
+
+
+def _of_rank(layers: dict[str, nn.Module], r: int) -> dict[str, nn.Module]:
+    """These layers; UserError for a rank that not even the widest of them has."""
+    full = max(min(layer.weight.shape) for layer in layers.values())  # type: ignore[arg-type, union-attr]
+    if r > full:
+        raise UserError(f"lora.r ({r}) is more than the full rank of every adapted layer (at most {full}); lower it")
+    return layers
 
 
 def adapted(looped: LoopedForCausalLM, lora: LoraSection) -> nn.Module:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from loop_rl.data.prompts import all_prompt_ids
 from loop_rl.errors import UserError
 from loop_rl.fixed_point import Estimator, parse_estimator
 from loop_rl.learner.head import chunk_tokens
@@ -27,7 +26,6 @@ MIB = 2**20
 PROCESS = 500 * MIB  # an interpreter with torch, transformers and Ray, measured on Linux
 SCORER = 200 * MIB  # one without torch
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
-_MEASURED_PROMPTS = 2000  # training prompts whose tokens are counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,15 +91,16 @@ _MENDS = {
 
 def estimate(recipe: Recipe) -> Memory:
     """Reads the model's configuration and the data (both checked as the run would) and adds up what the run needs."""
-    from loop_rl.evaluation.task import further_tasks, training_task
+    from loop_rl.evaluation.context import asked, check_context
+    from loop_rl.evaluation.task import check_enough, further_tasks, short_enough, training_task
     from loop_rl.training.load import load_config, load_tokenizer
 
     config = load_config(recipe.model.path)
-    further_tasks(recipe)
-    prompts = [example.prompt for example in training_task(recipe).splits.train[:_MEASURED_PROMPTS]]
+    tasks = [training_task(recipe), *further_tasks(recipe)]
     tokenizer = load_tokenizer(recipe.model.path, config)
-    limit = recipe.data.max_prompt_length or 2**63
-    longest = max((n for n in map(len, all_prompt_ids(tokenizer, prompts)) if n <= limit), default=1)
+    tasks = [short_enough(task, tokenizer, recipe.data.max_prompt_length) for task in tasks]
+    check_enough(tasks[0], recipe)
+    longest = check_context(asked(tasks), tokenizer, config, recipe.rollout.max_completion_length)
     return Memory(run_parts(recipe, config, longest), available_memory(), _device_available())
 
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from loop_rl.data import Example
 from loop_rl.errors import UserError
+from loop_rl.evaluation.context import asked, check_context
 from loop_rl.evaluation.task import check_enough, further_tasks, short_enough, training_task
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, samples_of, shares
@@ -59,6 +60,7 @@ class Trainer:
         self.held_out = [short_enough(task, self.tokenizer, limit) for task in self.held_out]
         self.task = self.held_out[0]
         check_enough(self.task, recipe)
+        check_context(asked(self.held_out), self.tokenizer, looped.config, recipe.rollout.max_completion_length)
         self.looped: LoopedForCausalLM = looped.to(self.accelerator.device).eval()
         start = {p: p.detach() for p in looped.parameters()}
         looped.to(dtype)

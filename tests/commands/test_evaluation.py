@@ -81,9 +81,10 @@ def test_a_run_brings_its_recipe_and_other_data_its_own(tmp_path) -> None:
         rollout={"workers": 4, "cluster": "auto", "max_completion_length": 33},
         eval={"size": 9},
     )
-    with pytest.raises(UserError, match="no complete checkpoint"):
+    with pytest.raises(UserError, match="without a complete checkpoint"):
         find_target(str(folder))
     (folder / "model").mkdir()
+    (folder / "model/config.json").write_text("{}")
     target = find_target(str(folder))
     assert target.run == folder
     own, again, other = resolve(target, None, []), resolve(target, "arithmetic", []), resolve(target, "gsm8k", [])

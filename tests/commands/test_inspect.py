@@ -187,7 +187,7 @@ def test_refusals(tmp_path, capsys):
     assert Path(tmp_path / "nothing").exists() is False
 
 
-def test_a_config_is_all_that_is_fetched_from_the_hub(tmp_path, monkeypatch):
+def test_configs_are_all_that_is_fetched_from_the_hub(tmp_path, monkeypatch):
     folder = CHECKPOINTS["olmo"]().write(tmp_path)
     (folder / "model.safetensors").unlink()
     asked = []
@@ -196,5 +196,5 @@ def test_a_config_is_all_that_is_fetched_from_the_hub(tmp_path, monkeypatch):
         "loop_rl.training.load.snapshot_download", lambda name, **how: asked.append(how["allow_patterns"]) or folder
     )
     found = inspect("owner/recurrent-olmo", 1, 8, None, None)
-    assert asked == [["config.json"]]
+    assert asked == [["config.json", "generation_config.json"]]
     assert any("told apart by their tensors" in note for note in found["notes"])

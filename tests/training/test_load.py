@@ -11,22 +11,30 @@ import pytest
 import torch
 
 from loop_rl import hub
+from loop_rl.commands.evaluation import find_target, run_eval
+from loop_rl.commands.inspect import inspect
 from loop_rl.errors import UserError
 from loop_rl.models.generation import model_end_tokens
+from loop_rl.recipe import Recipe
 from loop_rl.training import load
 from loop_rl.training.checkpoints import save_checkpoint
-from loop_rl.training.load import EMBEDDED, load_config, load_model
+from loop_rl.training.load import EMBEDDED, load_config, load_model, resolve_model
+from loop_rl.training.memory import estimate
+from loop_rl.training.sft import sft
+from loop_rl.training.sft_recipe import SftRecipe
+from loop_rl.training.trainer import Trainer
+from tests.families import tokenizer as characters
 from tests.models.checkpoints.synthetic import CHECKPOINTS, Checkpoint
+from tests.tiny import tiny_model
 
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 def write(name: str, folder: Path) -> Checkpoint:
-    """A synthetic checkpoint with the embedded model's tokenizer beside it."""
+    """A synthetic checkpoint with a tokenizer of its vocabulary beside it."""
     checkpoint = CHECKPOINTS[name]()
     checkpoint.write(folder)
-    for file in TOKENIZER:
-        shutil.copy(EMBEDDED / file, folder)
+    characters().save_pretrained(folder)
     return checkpoint
 
 
@@ -114,6 +122,56 @@ def test_a_generation_config_that_transformers_would_not_save(tmp_path):
     model.save_pretrained(tmp_path / "again")
     again = json.loads((tmp_path / "again/generation_config.json").read_text())
     assert again["temperature"] == 0.6 and not again.get("do_sample") and again["pad_token_id"] == 3
+
+
+def checkpoint_of(run: Path, step: int) -> Path:
+    """A complete checkpoint, whose model's depth is its step."""
+
+    def save(folder: Path) -> None:
+        tiny_model(depth=step).save_pretrained(folder / "model")
+
+    return save_checkpoint(run / "checkpoints", step, save, keep=9)
+
+
+def test_a_run_folder_means_its_newest_complete_checkpoint_and_then_its_model(tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(UserError, match="holds neither a model .* nor a run"):
+        resolve_model(tmp_path)
+    (run / "checkpoints").mkdir(parents=True)
+    with pytest.raises(UserError, match="run without a complete checkpoint, and without a finished model"):
+        load_config(run)
+    tiny_model(depth=7).save_pretrained(run / "model")
+    assert load_config(run).depth == 7
+    first, last = checkpoint_of(run, 2), checkpoint_of(run, 3)
+    for place, depth in ((run, 3), (str(run), 3), (first, 2), (last / "model", 3), (run / "model", 7)):
+        assert load_config(place).depth == depth
+    (run / "recipe.yaml").write_text(Recipe().dump_yaml())
+    target = find_target(str(run))
+    assert (target.model, target.step) == (resolve_model(run), 3)
+    (last / "model" / "model.safetensors").write_bytes(b"cut")
+    assert resolve_model(run) == find_target(str(run)).model == str(first / "model")
+
+
+def test_a_tokenizer_with_more_ids_than_the_embedding_has_rows(tmp_path):
+    tiny_model(vocab_size=47).save_pretrained(tmp_path)
+    tokenizer = characters()
+    assert len(tokenizer) == 47
+    tokenizer.save_pretrained(tmp_path)
+    load_model(tmp_path)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>"]})
+    tokenizer.save_pretrained(tmp_path)
+    said = r"has ids up to 47 \('<think>'\), the model's embedding 47 rows"
+    recipe = Recipe.model_validate({"model": {"path": str(tmp_path)}})
+    for function in (
+        lambda: load_model(tmp_path),
+        lambda: inspect(str(tmp_path), 1, 8, None, None),
+        lambda: estimate(recipe),
+        lambda: Trainer(recipe),
+        lambda: run_eval(str(tmp_path), [], [], out=str(tmp_path / "out"), progress=False),
+        lambda: sft(SftRecipe.model_validate({"model": {"path": str(tmp_path)}, "run": {"folder": str(tmp_path)}})),
+    ):
+        with pytest.raises(UserError, match=said):
+            function()
 
 
 def test_a_folder_without_tokenizer(tmp_path):

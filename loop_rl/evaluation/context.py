@@ -1,0 +1,53 @@
+"""Whether prompts and their completions fit into a model's context, told before anything is sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from loop_rl.data import Example
+from loop_rl.data.prompts import all_prompt_ids
+from loop_rl.errors import UserError
+from loop_rl.evaluation.task import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from loop_rl.models import LoopedConfig
+
+
+def check_context(
+    questions: Iterable[tuple[str, Sequence[Example]]],
+    tokenizer: PreTrainedTokenizerBase,
+    config: LoopedConfig,
+    max_completion_length: int,
+) -> int:
+    """The tokens of the longest prompt of these questions, each set with the name of its data.
+
+    Raises:
+        UserError: a prompt with a completion of `max_completion_length` tokens is longer than the model's context. Past
+            it a model reads positions that it has never seen.
+    """
+    context, longest = config.max_position_embeddings, 0
+    for data, examples in questions:
+        lengths = [len(ids) for ids in all_prompt_ids(tokenizer, [example.prompt for example in examples])]
+        most = max(lengths, default=0)
+        longest = max(longest, most)
+        over = sum(length + max_completion_length > context for length in lengths)
+        if over:
+            room = context - most
+            leave_out = context - max_completion_length
+            ways = [f"lower it to {room}"] if room > 0 else []
+            ways += [f"leave out longer prompts (data.max_prompt_length={leave_out})"] if leave_out > 0 else []
+            mend = ", or ".join(ways) or "use shorter prompts (data.template), or another model"
+            raise UserError(
+                f"rollout.max_completion_length: {over} of {len(lengths)} prompts of {data} with a completion of "
+                f"{max_completion_length} tokens pass the model's context of {context} (max_position_embeddings); the "
+                f"longest prompt has {most} tokens: {mend}"
+            )
+    return longest
+
+
+def asked(tasks: Sequence[Task]) -> list[tuple[str, Sequence[Example]]]:
+    """The questions that a run asks: the first task's to train on, and every task's held-out ones."""
+    return [(tasks[0].data, tasks[0].splits.train), *((task.data, task.splits.test) for task in tasks)]

@@ -1,0 +1,44 @@
+"""Prompts with their completions within the model's context, or one line before anything is sampled."""
+
+import pytest
+
+from loop_rl.commands.diagnose import run_diagnose
+from loop_rl.commands.evaluation import run_eval
+from loop_rl.data import Example
+from loop_rl.errors import UserError
+from loop_rl.evaluation.context import check_context
+from loop_rl.models import LoopedConfig
+from loop_rl.recipe import Recipe
+from loop_rl.training.memory import estimate
+from loop_rl.training.trainer import Trainer
+from tests.evaluation.doubles import Characters
+from tests.families import tokenizer
+from tests.tiny import tiny_model
+
+
+def test_the_longest_prompt_decides_to_the_token():
+    config = LoopedConfig(max_position_embeddings=20)
+    questions = [("short", [Example("ab", "", 0)]), ("long", [Example("x" * n, "", n) for n in (3, 12, 13)])]
+    assert check_context(questions, Characters(), config, 7) == 13
+    with pytest.raises(
+        UserError, match="1 of 3 prompts of long .* 8 tokens pass .* 20 .* has 13 tokens: lower it to 7, or .*=12"
+    ):
+        check_context(questions, Characters(), config, 8)
+    with pytest.raises(UserError, match="use shorter prompts"):
+        check_context(questions, Characters(), LoopedConfig(max_position_embeddings=2), 2)
+    assert check_context([("none", [])], Characters(), config, 20) == 0
+
+
+def test_every_command_refuses_before_it_samples(tmp_path):
+    tiny_model(vocab_size=64, max_position_embeddings=64).save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    recipe = Recipe.model_validate({"model": {"path": str(tmp_path)}, "rollout": {"max_completion_length": 60}})
+    for function in (
+        lambda: estimate(recipe),
+        lambda: Trainer(recipe),
+        lambda: run_eval(str(tmp_path), [], ["rollout.max_completion_length=60"], progress=False),
+    ):
+        with pytest.raises(UserError, match="rollout.max_completion_length: .* prompts of arithmetic"):
+            function()
+    with pytest.raises(UserError, match="--length 65 passes the model's context of 64"):
+        run_diagnose(str(tmp_path), "arithmetic", None, None, 1, 65, 0.1, None, None, progress=False)

@@ -1,0 +1,33 @@
+"""Adapters that the model can't have: one line, in a dry run and before a run has sampled anything."""
+
+import pytest
+
+from loop_rl.errors import UserError
+from loop_rl.recipe import LoraSection, Recipe
+from loop_rl.training.lora import adapted_layers
+from loop_rl.training.memory import estimate
+from loop_rl.training.trainer import Trainer
+from tests.families import tokenizer
+from tests.tiny import tiny_model
+
+
+def test_the_rank_is_at_most_the_full_rank_of_the_widest_layer():
+    model = tiny_model()
+    layers = adapted_layers(model, LoraSection(r=1))
+    full = max(min(layer.weight.shape) for layer in layers.values())
+    assert full > min(min(layer.weight.shape) for layer in layers.values())  # narrower layers don't decide
+    assert adapted_layers(model, LoraSection(r=full)).keys() == layers.keys()
+    with pytest.raises(UserError, match=rf"lora.r \({full + 1}\) .*at most {full}\)"):
+        adapted_layers(model, LoraSection(r=full + 1))
+
+
+@pytest.mark.parametrize(
+    ("lora", "said"), [({"r": 10**6}, r"lora.r \(1000000\)"), ({"target_modules": ["c_attn"]}, "no module 'c_attn'")]
+)
+def test_refused_in_a_dry_run_and_at_the_start(lora, said, tmp_path):
+    tiny_model(vocab_size=64).save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    recipe = Recipe.model_validate({"model": {"path": str(tmp_path)}, "lora": lora})
+    for function in (lambda: estimate(recipe), lambda: Trainer(recipe)):
+        with pytest.raises(UserError, match=said):
+            function()
