@@ -114,6 +114,10 @@ def run_eval(
     for task in tasks:
         if not task.splits.test:
             raise UserError(f"data.name: {task.data} has no held-out questions to evaluate on")
+    if _pooled(first):
+        from loop_rl.rollout.instance import check_workers
+
+        check_workers(first.rollout.workers, first.rollout.cluster)
     loaded = _load(target, first)
     limit = first.data.max_prompt_length
     tasks = [short_enough(task, loaded.tokenizer, limit) for task in tasks]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -9,17 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from loop_rl.data import Example
 from loop_rl.errors import UserError
 from loop_rl.evaluation.reward import Reward, RewardSpec, Scores
 from loop_rl.evaluation.scorer import LocalScorer, Scorer
-from loop_rl.rollout.actors import DEATHS, LOGS, MAX_RETRIES, NotReady, Refusal, accepted, answer, first_line
-from loop_rl.rollout.instance import start_ray
+from loop_rl.rollout.actors import DEATHS, LOG, MAX_RETRIES, NotReady, Refusal, accepted, answer, state, wait
+from loop_rl.rollout.instance import check_alive, first_line, logs, of_ray, start_ray, stop_ray
 
 log = logging.getLogger(__name__)
 
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS = 2.0
 
 
 # No share of Ray's CPUs: scoring has room on a cluster whose CPUs the rollout workers fill.
@@ -97,19 +99,19 @@ class RewardPool:
         try:
             lines = [line for worker in range(workers) for line in self._start(worker)]
         except BaseException:
-            self.close()
+            self.close(failed=True)
             raise
         self.notes = list(dict.fromkeys(lines))
 
     def _start(self, worker: int) -> list[str]:
-        start = self.workers[worker].start
-        return accepted(answer(lambda: start.remote(self._specs), f"reward worker {worker}"))
+        actor = self.workers[worker]
+        return accepted(answer(actor, lambda: actor.start.remote(self._specs), f"reward worker {worker}"))
 
     def submit(
         self, spec: RewardSpec, examples: Sequence[Example], completions: Sequence[str], ids: Sequence[list[int]]
     ) -> _Ticket:
         """See Scorer."""
-        self._collect(wait=False)
+        self._collect(until_one=False)
         ticket = _Ticket(spec, list(examples), list(completions), list(ids))
         self._send(min(range(len(self.workers)), key=lambda worker: len(self._queues[worker])), ticket)
         return ticket
@@ -117,19 +119,22 @@ class RewardPool:
     def gather(self, tickets: Sequence[_Ticket]) -> list[Scores]:
         """See Scorer."""
         while any(ticket.scores is None for ticket in tickets):
-            self._collect(wait=True)
+            self._collect(until_one=True)
         return [ticket.scores for ticket in tickets if ticket.scores is not None]
 
     def _send(self, worker: int, ticket: _Ticket) -> None:
         self._queues[worker][self.workers[worker].score.remote(*ticket.work)] = ticket
 
-    def _collect(self, wait: bool) -> None:
-        """Takes in the scores that are there; with `wait`, at least one."""
+    def _collect(self, until_one: bool) -> None:
+        """Takes in the scores that are there; with `until_one`, waits for one."""
         places = {reference: worker for worker, queue in enumerate(self._queues) for reference in queue}
         if not places:
             return
         references = list(places)
-        ready, _ = ray.wait(references, num_returns=1 if wait else len(references), timeout=None if wait else 0)
+        if until_one:
+            ready = wait(references, self._waited_for)
+        else:
+            ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
         for reference in ready:
             worker = places[reference]
             ticket = self._queues[worker].pop(reference, None)
@@ -140,8 +145,19 @@ class RewardPool:
             except DEATHS as error:
                 self._again(worker, ticket, error)
 
+    def _waited_for(self) -> str:
+        """The rewards that are being computed, each with its process."""
+        busy = []
+        for worker, queue in enumerate(self._queues):
+            if queue:
+                spec = next(iter(queue.values())).work[0]
+                names = ", ".join(name for name, _ in spec.functions)
+                busy.append(f"{names} in reward worker {worker} (pid {state(self.workers[worker])['Pid']})")
+        return f"scores of {'; '.join(busy)}"
+
     def _again(self, worker: int, ticket: _Ticket, error: Exception) -> None:
         """Restart a dead worker and give it back what it had, first what it died on."""
+        check_alive()
         self.restarts += 1
         ticket.deaths += 1
         lost = [ticket, *self._queues[worker].values()]
@@ -150,7 +166,7 @@ class RewardPool:
         if ticket.deaths > MAX_RETRIES:
             raise UserError(
                 f"reward worker {worker} died {ticket.deaths} times on the same completions ({first_line(error)}); "
-                f"{LOGS}; no reward was made up for them"
+                f"{LOG} {logs()}; no reward was made up for them"
             ) from error
         self._start(worker)
         for one in lost:
@@ -159,15 +175,19 @@ class RewardPool:
     def __enter__(self) -> RewardPool:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        self.close(failed=error is not None)
+        if (line := of_ray(error)) is not None:
+            raise line from error
 
-    def close(self) -> None:
-        """End the workers and what their rewards began."""
+    def close(self, failed: bool = False) -> None:
+        """End the workers and what their rewards began, and Ray if this pool started it."""
         if ray.is_initialized():
-            ray.wait([w.close.remote() for w in self.workers], num_returns=len(self.workers), timeout=_CLOSE_SECONDS)
+            with contextlib.suppress(RayError):
+                ends = [worker.close.remote() for worker in self.workers]
+                ray.wait(ends, num_returns=len(ends), timeout=_CLOSE_SECONDS)
             for worker in self.workers:
                 ray.kill(worker)
             if self._owns_ray:
-                ray.shutdown()
+                stop_ray(failed)
         self.workers = []

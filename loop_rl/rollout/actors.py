@@ -1,21 +1,24 @@
-"""Actors that may die: what their deaths look like, and asking one again until Ray has restarted it."""
+"""Actors that may die: what their deaths look like, waiting for them, and asking again those that Ray restarts."""
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._private.state import actors
+from ray.actor import ActorHandle
 from ray.exceptions import ActorUnavailableError, RayActorError
 
 from loop_rl.errors import UserError
+from loop_rl.rollout.instance import check_alive, first_line, logs
 
 log = logging.getLogger(__name__)
 
 
 class NotReady(RuntimeError):
-    """Raised by an actor that Ray has started anew, and that hasn't been given what it needs yet."""
+    """Raised by an actor that Ray has restarted, and that hasn't been given what it needs yet."""
 
 
 @dataclass(frozen=True)
@@ -35,30 +38,69 @@ def accepted(value: Any) -> Any:
 DEATHS = (RayActorError, ActorUnavailableError, NotReady)
 # Work whose worker died this often brings the run down: the fault is then likely the work's (memory, say).
 MAX_RETRIES = 3
-RESTART_SECONDS = 120.0
-LOGS = "its log is in /tmp/ray/session_latest/logs"
+_TICK_SECONDS = 2.0
+_SAY_SECONDS = 60.0  # doubled each time, as the next one
+_SAY_STARTING_SECONDS = 15.0
+LOG = "its log is in"
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of a message; Ray's go on for many."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+def wait(references: Sequence[Any], waited_for: Callable[[], str]) -> list[Any]:
+    """Waits for one of the references at least; those that are ready.
 
-
-def answer(call: Callable[[], ray.ObjectRef], worker: str) -> Any:
-    """What `call` (a remote call, made anew each time) returns, asked for as long as Ray is restarting the actor.
-
-    Raises UserError, naming `worker`, when it is not back within RESTART_SECONDS.
+    Says what is waited for after a minute, then after ever longer. UserError when Ray's own servers die meanwhile.
     """
-    deadline = time.monotonic() + RESTART_SECONDS
+    began, say = time.monotonic(), _SAY_SECONDS
     while True:
-        try:
-            return ray.get(call())
-        except DEATHS as error:
-            # Ray answers "unavailable" for as long as it is restarting the actor.
-            if time.monotonic() > deadline:
-                raise UserError(
-                    f"{worker} did not come back within {RESTART_SECONDS:.0f} s of its death ({first_line(error)}); "
-                    f"{LOGS}; the same command goes on (loop-rl train: with --resume)"
-                ) from error
-            log.warning("%s is not back yet (%s)", worker, first_line(error))
+        ready, _ = ray.wait(list(references), num_returns=1, timeout=_TICK_SECONDS)
+        if ready:
+            return ready
+        check_alive()
+        waited = time.monotonic() - began
+        if waited > say:
+            log.warning("waiting for %s, for %.0f s now", waited_for(), waited)
+            say *= 2
+
+
+def answer(actor: ActorHandle, call: Callable[[], ray.ObjectRef], worker: str) -> Any:
+    """What `call` (a remote call of the actor, made anew each time) returns, though Ray restarts the actor meanwhile.
+
+    Raises UserError, naming `worker`, when it can't be created, or dies again and again.
+    """
+    before, began, say = state(actor)["NumRestarts"], time.monotonic(), _SAY_STARTING_SECONDS
+    reference: ray.ObjectRef | None = call()
+    while True:
+        if reference is None:
             time.sleep(0.5)
+            reference = call()
+        elif ray.wait([reference], timeout=_TICK_SECONDS)[0]:
+            try:
+                return ray.get(reference)
+            except DEATHS as error:
+                if getattr(error, "actor_init_failed", False):
+                    raise UserError(f"{worker} can't be created ({_cause(error)}); {LOG} {logs()}") from error
+                reference = None  # Ray answers "unavailable" for as long as it is restarting the actor
+        check_alive()
+        now, waited = state(actor), time.monotonic() - began
+        if now["NumRestarts"] - before > MAX_RETRIES:
+            raise UserError(
+                f"{worker} (pid {now['Pid']}) died {now['NumRestarts'] - before} times before it could work, killed or "
+                f"short of memory; {LOG} {logs()}"
+            )
+        if waited > say:
+            log.warning("waiting for %s, for %.0f s now (%s)", worker, waited, now["State"].lower().replace("_", " "))
+            say *= 2
+
+
+def state(actor: ActorHandle) -> dict[str, Any]:
+    """What Ray's server knows of an actor, also while it is busy or dead: State, Pid and NumRestarts."""
+    return {"State": "PENDING_CREATION", "Pid": 0, "NumRestarts": 0, **actors(actor._actor_id.hex())}
+
+
+def _cause(error: Exception) -> str:
+    """The last exception's own line or lines of a traceback that Ray made text."""
+    found: list[str] = []
+    for line in reversed(str(error).strip().splitlines()):
+        if line.startswith((" ", "\x1b", "The actor died")):
+            break
+        found.insert(0, line)
+    return " ".join(" ".join(found).split()) or first_line(error)

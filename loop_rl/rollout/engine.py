@@ -12,11 +12,13 @@ from loop_rl.rollout.sampling import Sampling
 class Engine(Protocol):
     """Samples with copies of the learner's weights. A context manager.
 
-    version: of the weights, -1 before the first ones. restarts: of its workers, so far.
+    version: of the weights, -1 before the first ones. restarts: of its workers, so far. notes: where it samples, for
+    the user; empty where there is nothing to say.
     """
 
     version: int
     restarts: int
+    notes: list[str]
 
     def __enter__(self) -> Self: ...
 

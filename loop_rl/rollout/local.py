@@ -32,6 +32,7 @@ class LocalEngine:
         with torch.random.fork_rng(devices=[]):  # weights that are replaced must not advance the run's random stream
             self.model = LoopedForCausalLM(LoopedConfig(**config.to_dict())).to(device, getattr(torch, dtype)).eval()
         self.student, self.tokenizer = student, tokenizer
+        self.notes: list[str] = []
         self.version = -1
 
     def __enter__(self) -> "LocalEngine":

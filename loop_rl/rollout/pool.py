@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from transformers import PreTrainedTokenizerBase
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedConfig
 from loop_rl.models.prefill import PrefillStudent
-from loop_rl.rollout.actors import DEATHS, LOGS, MAX_RETRIES, NotReady, Refusal, accepted, answer, first_line
-from loop_rl.rollout.instance import start_ray
+from loop_rl.rollout.actors import DEATHS, LOG, MAX_RETRIES, NotReady, Refusal, accepted, answer, state, wait
+from loop_rl.rollout.instance import check_alive, first_line, logs, of_ray, start_ray, stop_ray
 from loop_rl.rollout.local import LocalEngine
+from loop_rl.rollout.placement import Placement
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampler import to_numpy, to_torch
 from loop_rl.rollout.sampling import Sampling
@@ -60,16 +61,21 @@ class RolloutWorker:
         except UserError as error:
             yield Refusal(str(error))
 
+    def place(self) -> tuple[str, list[str]]:
+        """The node that it is on, and the ids of the GPUs that Ray gave it."""
+        context = ray.get_runtime_context()
+        return context.get_node_id(), [str(gpu) for gpu in ray.get_gpu_ids()]
+
     def environment(self) -> dict[str, str]:
         """The worker's environment variables and process id."""
         return {**os.environ, "pid": str(os.getpid())}
 
 
 class RolloutPool:
-    """`workers` rollout actors, on a Ray instance of this machine or on the cluster at `cluster`.
+    """`workers` rollout actors, on a Ray instance of this machine or on the cluster at `cluster`. See Engine.
 
-    A worker has a GPU of its own where there are enough beside `learner_gpus`. Close the pool after use (it is a
-    context manager); it shuts down Ray only if it started it.
+    learner_gpus: GPUs of this machine on which ranks of the learner compute, which no worker gets while there are
+    others. Close the pool after use (it is a context manager); it shuts down Ray only if it started it.
     """
 
     def __init__(
@@ -84,10 +90,24 @@ class RolloutPool:
         tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
         self._owns_ray = start_ray(workers, cluster)
-        gpus = 1 if ray.cluster_resources().get("GPU", 0) >= workers + learner_gpus else 0
-        make = RolloutWorker.options(num_cpus=1, num_gpus=gpus)
-        weights = None if student is None else {name: to_numpy(w.cpu()) for name, w in student.state_dict().items()}
-        self.workers = [make.remote(config.to_dict(), dtype, threads, weights, tokenizer) for _ in range(workers)]
+        self.workers: list[Any] = []
+        self._placement: Placement | None = None
+        try:
+            cpus = ray.cluster_resources().get("CPU", 0)
+            if cpus < workers:
+                raise UserError(
+                    f"rollout.workers: {workers} workers take a CPU of Ray's each, and it has {cpus:.0f}; lower it, or "
+                    "add nodes to the cluster"
+                )
+            self._placement = Placement(workers, learner_gpus)
+            weights = None if student is None else {name: to_numpy(w.cpu()) for name, w in student.state_dict().items()}
+            make = RolloutWorker.options(num_cpus=1, num_gpus=self._placement.gpus_per_worker)
+            arguments = (config.to_dict(), dtype, threads, weights, tokenizer)
+            self.workers = [make.remote(*arguments) for _ in range(workers)]
+            self.notes = self._notes()
+        except BaseException:
+            self.close(failed=True)
+            raise
         self.version = -1
         self.restarts = 0
         self._weights: Any = None
@@ -95,11 +115,14 @@ class RolloutPool:
     def __enter__(self) -> "RolloutPool":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        self.close(failed=error is not None)
+        if (line := of_ray(error)) is not None:
+            raise line from error
 
     def send_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """See Engine."""
+        check_alive()
         self._weights = ray.put({name: to_numpy(value.detach().cpu()) for name, value in weights.items()})
         self.version = version
         for index in range(len(self.workers)):
@@ -107,8 +130,8 @@ class RolloutPool:
 
     def _arm(self, index: int) -> None:
         """Send the current weights to one worker, again if it dies meanwhile."""
-        send = self.workers[index].set_weights
-        answer(lambda: send.remote(self._weights, self.version), f"rollout worker {index}")
+        worker = self.workers[index]
+        answer(worker, lambda: worker.set_weights.remote(self._weights, self.version), f"rollout worker {index}")
 
     def generate(
         self,
@@ -118,11 +141,12 @@ class RolloutPool:
         on_group: Callable[[int, Rollout], None] | None = None,
     ) -> list[Rollout]:
         """See Engine. A chunk whose worker dies is sampled again, with the same seeds."""
+        check_alive()
         results: list[Rollout | None] = [None] * len(prompts)
         chunks = [list(chunk) for chunk in np.array_split(np.arange(len(prompts)), len(self.workers)) if len(chunk)]
         streams = {self._submit(w, chunk, prompts, sampling, seeds): (w, chunk, 0) for w, chunk in enumerate(chunks)}
         while streams:
-            (stream,), _ = ray.wait(list(streams), num_returns=1)
+            stream = wait(list(streams), lambda: self._named(worker for worker, _, _ in streams.values()))[0]
             worker, chunk, retries = streams[stream]
             try:
                 place, rollout = accepted(ray.get(next(stream)))
@@ -131,12 +155,15 @@ class RolloutPool:
                 continue
             except DEATHS as error:
                 del streams[stream]
+                check_alive()
                 self.restarts += 1
-                log.warning("rollout worker %d died (%s); sampling its %d groups again", worker, error, len(chunk))
+                log.warning(
+                    "rollout worker %d died (%s); sampling its %d groups again", worker, first_line(error), len(chunk)
+                )
                 if retries == MAX_RETRIES:
                     raise UserError(
                         f"rollout worker {worker} died {retries + 1} times on the same {len(chunk)} groups "
-                        f"({first_line(error)}); {LOGS}; if memory is short lower rollout.max_batch_tokens, "
+                        f"({first_line(error)}); {LOG} {logs()}; if memory is short lower rollout.max_batch_tokens, "
                         "then --resume"
                     ) from error
                 self._arm(worker)
@@ -156,10 +183,21 @@ class RolloutPool:
         sample = self.workers[worker].sample.options(num_returns="streaming")
         return sample.remote([prompts[i] for i in chunk], sampling, [seeds[i] for i in chunk])
 
-    def close(self) -> None:
+    def _notes(self) -> list[str]:
+        if self._placement is None or not self._placement.gpus:
+            return []
+        places = [answer(w, w.place.remote, f"rollout worker {i}") for i, w in enumerate(self.workers)]
+        return [self._placement.text(places)]
+
+    def _named(self, workers: Iterable[int]) -> str:
+        return "rollouts of " + ", ".join(f"worker {w} (pid {state(self.workers[w])['Pid']})" for w in sorted(workers))
+
+    def close(self, failed: bool = False) -> None:
         """End the workers, and Ray if this pool started it."""
-        for worker in self.workers:
-            ray.kill(worker)
+        if not self._owns_ray:
+            holders = self._placement.holders if self._placement is not None else []
+            for actor in [*self.workers, *holders]:
+                ray.kill(actor)
+        elif ray.is_initialized():
+            stop_ray(failed)
         self.workers = []
-        if self._owns_ray and ray.is_initialized():
-            ray.shutdown()

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.update import rollout_weights
 from loop_rl.recipe import Recipe
 from loop_rl.rollout.engine import Engine
+from loop_rl.rollout.instance import check_workers
 from loop_rl.rollout.local import LocalEngine
 from loop_rl.rollout.pool import RolloutPool
 from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint, reading, save_checkpoint
@@ -79,6 +81,8 @@ def _train(recipe: Recipe, resume: bool, progress: bool, ranks: Ranks) -> Path:
         checkpoint, done = ranks.from_main(opened)
         if done:
             return run
+        if ranks.main and (recipe.rollout.workers or recipe.reward.workers):
+            check_workers(recipe.rollout.workers, recipe.rollout.cluster)
         trainer = Trainer(recipe, ranks)
         if checkpoint is not None:
             with reading(Path(checkpoint)):
@@ -108,6 +112,7 @@ def _engine(trainer: Trainer) -> Engine:
         recipe.rollout.workers,
         recipe.rollout.cluster,
         recipe.run.threads or torch.get_num_threads(),
+        learner_gpus=int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if torch.cuda.is_available() else 0,
         student=trainer.student,
         tokenizer=trainer.tokenizer,
     )
@@ -116,7 +121,7 @@ def _engine(trainer: Trainer) -> Engine:
 def _lead(trainer: Trainer, pool: Engine, scorer: Scorer, run: Path, progress: bool, mirror: Mirror) -> None:
     """The main rank's loop."""
     recipe = trainer.recipe
-    for note in scorer.notes:
+    for note in [*pool.notes, *scorer.notes]:
         print(f"loop-rl: {note}", file=sys.stderr)
     pool.send_weights(rollout_weights(trainer.model), trainer.step)
 

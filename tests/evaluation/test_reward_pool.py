@@ -85,7 +85,7 @@ def test_work_is_shared_out(pool, tmp_path) -> None:
 def test_a_killed_worker_is_replaced_and_its_groups_are_scored_again(pool, tmp_path) -> None:
     pid = ray.get(pool.workers[0].pid.remote())
     os.kill(pid, signal.SIGKILL)
-    assert answer(lambda: pool.workers[0].pid.remote(), "worker 0") != pid  # back, without rewards
+    assert answer(pool.workers[0], pool.workers[0].pid.remote, "worker 0") != pid  # back, without rewards
     before = pool.restarts
     tickets = [pool.submit(DIGITS, examples(2), ["7", "8"], [[1]] * 2) for _ in range(4)]
     assert [score.rewards for score in pool.gather(tickets)] == [[1.0, 0.0]] * 4

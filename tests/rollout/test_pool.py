@@ -124,7 +124,9 @@ def test_a_worker_that_died_while_idle_gets_its_weights_again(pool) -> None:
     pool.send_weights(model.state_dict(), 8)
     pid = int(ray.get(pool.workers[1].environment.remote())["pid"])
     os.kill(pid, signal.SIGKILL)
-    assert int(answer(lambda: pool.workers[1].environment.remote(), "worker 1")["pid"]) != pid  # back, without weights
+    assert (
+        int(answer(pool.workers[1], pool.workers[1].environment.remote, "worker 1")["pid"]) != pid
+    )  # back, without weights
     before = pool.restarts
     assert_same(pool.generate(PROMPTS, SAMPLING, SEEDS), sample_groups(model, PROMPTS, SAMPLING, SEEDS))
     assert pool.restarts == before + 1
