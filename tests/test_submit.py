@@ -26,6 +26,7 @@ model: {path: tiny, depth: 2}
 data: {eval_size: 2}
 eval: {samples: 2}
 rollout: {prompts_per_step: 2, num_generations: 2, max_completion_length: 4}
+optim: {warmup_steps: 0}
 run: {max_steps: 2, threads: 1, save_steps: 0}
 """
 

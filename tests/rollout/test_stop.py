@@ -101,7 +101,7 @@ def test_stop_strings_need_a_tokenizer() -> None:
 
 
 def test_a_question_made_up_behind_the_answer_is_not_scored(monkeypatch, embedded) -> None:
-    """A right answer, then another question with its own: rewards take the last marker, so the sampler has to stop."""
+    """A right answer, then another question with its own: the sampler ends before it, and the reward cuts it off."""
     model, tokenizer = embedded
     written = "3 + 4 = 7\n#### 7\n\nQuestion: Tom has 5 pens and buys 6. How many?\nAnswer: 5 + 6 = 11\n#### 11"
     script = tokenizer(written, add_special_tokens=False).input_ids
@@ -114,8 +114,8 @@ def test_a_question_made_up_behind_the_answer_is_not_scored(monkeypatch, embedde
     draw = sampler.draw
     monkeypatch.setattr(sampler, "draw", scripted)
     spec = RewardSpec((("gsm8k", 1.0),))
-    for stop, rewards in ((("\nQuestion:",), (1.0, 0.0)), ((), (0.0, 1.0))):
-        for gold, reward in zip(("7", "11"), rewards, strict=True):
+    for stop in (("\nQuestion:",), ()):
+        for gold, reward in (("7", 1.0), ("11", 0.0)):
             step = iter(script)
             sampling = Sampling(1, len(script), eos_token_ids=(2,), stop=stop)
             example = Example("Question: 3 + 4?\nAnswer:", f"#### {gold}", 0)
