@@ -51,12 +51,13 @@ def joined() -> Iterator[Ranks]:
 
 
 class Ranks:
-    """See `joined`. rank: of this process, 0 the main one. count: of all. group: for what they send each other from
-    CPU memory; None for a lone rank."""
+    """See `joined`. rank: of this process, 0 the main one. count: of all; here: of those on this machine. group: for
+    what they send each other from CPU memory; None for a lone rank."""
 
     def __init__(self) -> None:
         self.count = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0")) if self.count > 1 else 0
+        self.here = int(os.environ.get("LOCAL_WORLD_SIZE", self.count)) if self.count > 1 else 1
         self.main = self.rank == 0
         self._said = 0
         self._ending, self._ended_by = threading.Event(), ""
@@ -86,9 +87,9 @@ class Ranks:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR1, self._leave_now)
         threading.Thread(target=self._watch, daemon=True).start()
-        gpus, here = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", self.count))
-        if gpus and here > gpus:
-            raise UserError(f"{here} ranks on a machine of {gpus} GPUs; start it with --nproc-per-node {gpus}")
+        gpus = torch.cuda.device_count()
+        if gpus and self.here > gpus:
+            raise UserError(f"{self.here} ranks on a machine of {gpus} GPUs; start it with --nproc-per-node {gpus}")
         backend = "nccl" if gpus else "gloo"
         if gpus:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -112,7 +111,7 @@ def _engine(trainer: Trainer) -> Engine:
         recipe.rollout.workers,
         recipe.rollout.cluster,
         recipe.run.threads or torch.get_num_threads(),
-        learner_gpus=int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if torch.cuda.is_available() else 0,
+        learner_gpus=trainer.ranks.here if trainer.accelerator.device.type == "cuda" else 0,
         student=trainer.student,
         tokenizer=trainer.tokenizer,
     )
@@ -138,7 +137,9 @@ def _lead(trainer: Trainer, pool: Engine, scorer: Scorer, run: Path, progress: b
         try:
             while True:
                 missing = _unmeasured(recipe, run, trainer.step)
-                for task in (task for task in trainer.held_out if task.data in missing):
+                for task in trainer.held_out:
+                    if task.data not in missing or stop.is_set():
+                        continue
                     stop.doing = "the evaluation under way"
                     row = _evaluate(trainer, task, pool, scorer, run, shown)
                     evaluation = row if task is trainer.task else evaluation

@@ -1,5 +1,7 @@
 """The RL loop end to end on a tiny model: run folder, resume, kill, bad input."""
 
+import importlib
+import itertools
 import json
 import math
 import os
@@ -8,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -36,8 +39,13 @@ def model_folder(tmp_path_factory) -> Path:
     return folder
 
 
+AT_CALLS: dict[int, Callable[[], None]] = {}  # what happens in which call of reward_by_length, of those from 1 on
+_CALLS = itertools.count(1)
+
+
 def reward_by_length(completions: list[str], **_) -> list[float]:
     """Something a random model can get more of."""
+    AT_CALLS.get(next(_CALLS), lambda: None)()
     return [float(len(c) % 5) for c in completions]
 
 
@@ -89,6 +97,11 @@ def test_a_run_folder_holds_what_report_needs(finished: Path, model_folder: Path
         } <= row.keys()
         assert all(value is not None for value in row.values())
         assert abs(row["sampling/importance_sampling_ratio/mean"] - 1) < 1e-5
+        apart = ("time/step", "time/reward")  # the sum of the others, and what all reward workers took beside them
+        assert (
+            sum(value for name, value in row.items() if name.startswith("time/") and name not in apart)
+            <= (row["time/step"])
+        )
     evals = [json.loads(line) for line in (finished / "evals.jsonl").read_text().splitlines()]
     assert [row["step"] for row in evals] == [0, 4]
     assert Recipe(**yaml.safe_load((finished / "recipe.yaml").read_text())).rollout.num_generations == 4
@@ -126,6 +139,71 @@ def test_without_workers_a_run_is_the_same_and_needs_no_ray(finished: Path, tmp_
     with mock.patch("ray.init", side_effect=AssertionError("Ray was started")):
         run = train(recipe, progress=False)
     assert same(weights(run, 4), weights(finished, 4))
+
+
+def interrupted(monkeypatch, file: Path, call: int, signals: int, message: str, resume: bool = False) -> Path:
+    """Run the recipe here, Ctrl-C coming `signals` times in a call of the reward; returns the run's folder.
+
+    A call scores a group: three questions before the first step, three prompts in each step, three questions at last.
+    """
+
+    def ctrl_c() -> None:
+        for _ in range(signals):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    here = importlib.import_module("tests.training.test_rl")  # the recipe's, which pytest's copy of this file is not
+    monkeypatch.setattr(here, "_CALLS", itertools.count(1))
+    monkeypatch.setitem(here.AT_CALLS, call, ctrl_c)
+    recipe = load_recipe(file, ["rollout.workers=0", "reward.workers=0"])
+    with pytest.raises(KeyboardInterrupt, match=message):
+        train(recipe, resume=resume, progress=False)
+    monkeypatch.delitem(here.AT_CALLS, call)
+    return Path(recipe.run.folder) / recipe.run.name
+
+
+@pytest.mark.parametrize(
+    ("signals", "step", "answer"), [(1, 2, "stopping after the step under way"), (2, 1, "Ctrl-C again ends at once")]
+)
+def test_ctrl_c_ends_the_step_and_a_second_one_gives_it_up(
+    signals: int, step: int, answer: str, finished: Path, tmp_path: Path, model_folder: Path, monkeypatch, capfd
+) -> None:
+    file = recipe_file(tmp_path, model_folder)
+    run = interrupted(monkeypatch, file, 3 + 3 + 2, signals, f"stopped after step {step}; .*step_{step} is complete")
+    said = [line for line in capfd.readouterr().err.splitlines() if "Ctrl-C" in line]
+    assert len(said) == 1 and answer in said[0]
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == step
+    train(load_recipe(file, ["rollout.workers=0", "reward.workers=0"]), resume=True)
+    assert same(weights(run, 4), weights(finished, 4))
+    out = capfd.readouterr().out
+    assert f"step {step + 1}/4  reward " in out and "step 4/4  reward " in out and " tokens/s" in out
+    assert "held-out pass@1 on arithmetic: " in out and f"model: {run}/checkpoints/step_4/model" in out
+    assert f"next: loop-rl report {run}" in out
+
+
+def test_a_last_evaluation_that_was_given_up_is_made_on_resume(tmp_path: Path, model_folder: Path, monkeypatch) -> None:
+    file = recipe_file(tmp_path, model_folder, run={"max_steps": 1})
+    run = interrupted(monkeypatch, file, 3 + 3 + 1, 2, "stopped after step 1; .*step_1 is complete")
+    before = weights(run, 1)
+    assert [json.loads(line)["step"] for line in (run / "evals.jsonl").read_text().splitlines()] == [0]
+    for _ in range(2):  # the second time there is nothing left
+        train(load_recipe(file, ["rollout.workers=0", "reward.workers=0"]), resume=True, progress=False)
+        assert [json.loads(line)["step"] for line in (run / "evals.jsonl").read_text().splitlines()] == [0, 1]
+    assert same(weights(run, 1), before)
+
+
+def test_updates_that_are_not_finite_stop_the_run_and_nothing_bad_is_saved(
+    tmp_path: Path, model_folder: Path, monkeypatch
+) -> None:
+    file = recipe_file(tmp_path, model_folder, run={"max_steps": 20})
+    recipe = load_recipe(file, ["rollout.workers=0", "reward.workers=0"])
+    monkeypatch.setattr("loop_rl.learner.update.Learner._step", lambda learner: None)
+    with pytest.raises(UserError, match="3 updates in a row .* not finite; no checkpoint was saved; lower optim.l"):
+        train(recipe, progress=False)
+    assert not list(Path(recipe.run.folder).glob("*/checkpoints/*"))
+    trainer = Trainer(recipe)
+    trainer.learner.parameters[-1].data.view(-1)[0] = math.nan
+    with pytest.raises(UserError, match="not finite after step 0, so they were not saved"):
+        trainer.save(tmp_path / "saved")
 
 
 def test_every_step_draws_its_prompts_from_its_number(model_folder: Path, tmp_path: Path) -> None:
