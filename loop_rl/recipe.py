@@ -70,6 +70,9 @@ class RewardSection(Section):
     functions: dict[str, float] = Field(
         {}, description="In place of name: several rewards with their weights; the first one decides pass@1."
     )
+    threshold: float = Field(
+        1.0, description="Correct, as pass@1 counts it, is what the deciding reward gives at least this much."
+    )
     workers: int = Field(
         1,
         ge=0,

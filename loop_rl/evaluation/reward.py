@@ -17,24 +17,28 @@ from loop_rl.errors import UserError
 from loop_rl.evaluation.reward_function import check_columns, load_reward, score
 from loop_rl.recipe import RewardSection
 
-CORRECT = 1.0  # the full reward: partial credit is no pass
-
 
 @dataclass(frozen=True)
 class RewardSpec:
-    """Names of reward functions with their weights, the deciding one first; `data_file`: what MBPP+'s scores with."""
+    """Names of reward functions with their weights, the deciding one first.
+
+    data_file: what MBPP+'s scores with. threshold: what the deciding function gives for a correct completion, at least.
+    """
 
     functions: tuple[tuple[str, float], ...]
     data_file: str | None = None
+    threshold: float = 1.0
 
 
 @dataclass(frozen=True)
 class Scores:
     """Of some completions, in order: a value each.
 
-    rewards: the weighted sum; None (not scored) where any function gave None. parts: each function's own rewards.
-    reasons: the first function's, or of the one that could not score; None where a function gives none. correct:
-    whether the first function gave its full reward; None where not scored. seconds: what scoring took.
+    rewards: the weighted sum, as TRL has it: over the functions that gave a number; None (not scored) where none did.
+    parts: each function's own rewards. reasons: the first function's; where nothing is scored and it says nothing,
+    those of the next that does; None where no function says why. correct: whether the first function reached the
+    threshold; None where it gave None. seconds: what scoring took. printed: what the functions printed, where that is
+    not shown already.
     """
 
     rewards: list[float | None]
@@ -42,6 +46,7 @@ class Scores:
     reasons: list[str | None]
     correct: list[bool | None]
     seconds: float = field(compare=False)
+    printed: str = field(default="", compare=False)
 
 
 def reward_spec(reward: RewardSection, data: DataSettings) -> RewardSpec:
@@ -49,7 +54,7 @@ def reward_spec(reward: RewardSection, data: DataSettings) -> RewardSpec:
     functions = reward.functions or {reward.name or default_reward(data.name): 1.0}
     needs_file = any(name.startswith("mbpp_plus") for name in functions)
     file = data_file(data) if needs_file else None
-    return RewardSpec(tuple(functions.items()), None if file is None else str(file.resolve()))
+    return RewardSpec(tuple(functions.items()), None if file is None else str(file.resolve()), reward.threshold)
 
 
 class Reward:
@@ -100,12 +105,21 @@ class Reward:
         first = self.spec.functions[0][0]
         for place in range(len(completions)):
             values = {name: part[place] for name, part in parts.items()}
-            unscored = next((name for name, value in values.items() if value is None), None)
-            deciding = said[unscored or first]
-            reasons.append(deciding[place] if deciding is not None else None)
-            rewards.append(None if unscored else math.fsum(w * values[name] for name, w in self.spec.functions))
-            correct.append(None if unscored else values[first] >= CORRECT)
+            rewards.append(self._weighted(values))
+            says = [first] if rewards[-1] is not None or said[first] is not None else list(values)
+            reasons.append(next((said[name][place] for name in says if said[name] is not None), None))
+            correct.append(None if values[first] is None else values[first] >= self.spec.threshold)
         return Scores(rewards, parts, reasons, correct, time.perf_counter() - began)
+
+    def _weighted(self, values: dict[str, float | None]) -> float | None:
+        terms = [weight * values[name] for name, weight in self.spec.functions if values[name] is not None]
+        if not terms:
+            return None
+        total = sum(terms)
+        if not math.isfinite(total):
+            given = ", ".join(f"{weight} x {values[name]} of {name}" for name, weight in self.spec.functions)
+            raise UserError(f"the rewards' weighted sum is not finite ({given}); return smaller numbers")
+        return total
 
     def source(self) -> str:
         """A digest of the code that scores: the functions' modules, and those of their packages that they use."""

@@ -6,12 +6,16 @@ reward of 0 it would teach the model that its answers were wrong.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import io
+import itertools
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from loop_rl.data import Example
@@ -22,6 +26,16 @@ RewardFunction = Callable[..., Sequence[float | None]]
 
 # Known rewards that share a module with another.
 _MODULES = {"gsm8k_strict": "gsm8k", "mbpp_plus_share": "mbpp_plus"}
+
+
+class RewardError(UserError):
+    """A reward function that raised; `details` are lines for who wrote it: traceback, row, what it printed."""
+
+    def __init__(self, message: str, details: str) -> None:
+        super().__init__(message)
+        self.details = details
+
+
 _ALWAYS = ("prompts", "completions", "completion_ids")
 
 
@@ -65,7 +79,8 @@ def score(
     read (None where it says nothing). What it has no parameter for is left out.
 
     Raises:
-        UserError: a function that raises, or whose answer is not one finite number or None each.
+        RewardError: a function that raises anything but KeyboardInterrupt (which is the user's).
+        UserError: one whose answer is not one finite number or None each.
     """
     name = getattr(function, "__name__", repr(function))
     extra: dict[str, list[Any]] = {}
@@ -79,30 +94,102 @@ def score(
     }
     parameters, takes_all = _parameters(function)
     given = {key: value for key, value in given.items() if takes_all or key in parameters}
-    try:
-        rewards = function(
-            prompts=[example.prompt for example in examples],
-            completions=list(completions),
-            completion_ids=list(ids),
-            **given,
+
+    def call(rows: Sequence[int]) -> list[Any]:
+        """The function's answer for some of the rows; a generator that goes on for ever is read no further than due."""
+        answer = function(
+            prompts=[examples[row].prompt for row in rows],
+            completions=[completions[row] for row in rows],
+            completion_ids=[ids[row] for row in rows],
+            **{
+                key: [value[row] for row in rows] if key in columns or key == "answer" else value
+                for key, value in given.items()
+            },
         )
-    except (Exception, SystemExit) as error:
-        message = f"the reward function {name} failed ({cause_of(error)}); no reward was made up for it"
-        raise UserError(message) from error
+        if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
+            raise UserError(
+                f"the reward function {name} must return a list of numbers or None; it returned {_brief(answer)}"
+            )
+        return list(itertools.islice(answer, len(rows) + 1))
+
     try:
-        rewards = [None if reward is None else float(reward) for reward in rewards]
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"the reward function {name} must return numbers or None ({error})") from error
+        returned = call(range(len(completions)))
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise _failure(name, error, call, examples, completions) from error
+    rewards = [_number(name, reward) for reward in returned]
     reasons = [str(reason) for reason in extra["reason"]] if "reason" in extra else None
     for what, values in (("rewards", rewards), ("reasons", reasons)):
         if values is not None and len(values) != len(completions):
+            more = "more than " if what == "rewards" and len(values) > len(completions) else ""
+            count = len(completions) if more else len(values)
             raise UserError(
-                f"the reward function {name} returned {len(values)} {what} for {len(completions)} completions"
+                f"the reward function {name} returned {more}{count} {what} for {len(completions)} completions"
             )
-    for reward in rewards:
-        if reward is not None and not math.isfinite(reward):
-            raise UserError(f"the reward function {name} returned {reward}; use None for what can't be scored")
     return rewards, reasons
+
+
+def _number(name: str, reward: Any) -> float | None:
+    if reward is None:
+        return None
+    try:
+        if isinstance(reward, str | bytes):
+            raise TypeError("text is no number")
+        number = float(reward)
+    except Exception as error:  # arrays, tensors and the user's own classes fail in any way
+        raise UserError(
+            f"the reward function {name} must return numbers or None, one for each completion; one of them is "
+            f"{_brief(reward)} ({cause_of(error)})"
+        ) from error
+    if not math.isfinite(number):
+        raise UserError(f"the reward function {name} returned {number}; use None for what can't be scored")
+    return number
+
+
+def _failure(
+    name: str,
+    error: BaseException,
+    call: Callable[[Sequence[int]], Any],
+    examples: Sequence[Example],
+    completions: Sequence[str],
+) -> RewardError:
+    """The error of a function that raised: its line, and the traceback from the user's code and the row beside it."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    trace = "".join(traceback.format_exception(type(error), error, frames))
+    last = traceback.extract_tb(frames)[-1:]
+    row = _failing_row(error, call, len(completions))
+    about = "no row fails alone; the first one" if row is None else "the row"
+    shown = examples[row or 0], completions[row or 0]
+    details = f"{trace}{about}: question {shown[0].prompt!r}, completion {shown[1]!r}, answer {shown[0].answer!r}"
+    place = f" at {last[0].filename}:{last[0].lineno}" if last else ""
+    return RewardError(
+        f"the reward function {name} failed{place} ({cause_of(error)}); no reward was made up for it", details
+    )
+
+
+def _failing_row(error: BaseException, call: Callable[[Sequence[int]], Any], rows: int) -> int | None:
+    """The first row on which the function fails alike when it is called with that row alone."""
+    for row in range(rows):
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                call([row])
+        except KeyboardInterrupt:
+            raise
+        except BaseException as other:
+            if type(other) is type(error):
+                return row
+    return None
+
+
+def _brief(value: Any) -> str:
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a huge integer has no text; a user's class may have none either
+        text = ""
+    return f"{type(value).__name__} {text[:60]}".strip()
 
 
 def cause_of(error: BaseException) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import io
 import logging
 import os
 import sys
@@ -15,6 +17,7 @@ from ray.exceptions import RayError
 from loop_rl.data import Example
 from loop_rl.errors import UserError
 from loop_rl.evaluation.reward import Reward, RewardSpec, Scores
+from loop_rl.evaluation.reward_function import RewardError
 from loop_rl.evaluation.scorer import LocalScorer, Scorer
 from loop_rl.rollout.actors import DEATHS, LOG, MAX_RETRIES, NotReady, Refusal, accepted, answer, state, wait
 from loop_rl.rollout.instance import check_alive, first_line, logs, of_ray, start_ray, stop_ray
@@ -22,6 +25,7 @@ from loop_rl.rollout.instance import check_alive, first_line, logs, of_ray, star
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 2.0
+_PRINTED = 2000  # characters of what a group's scoring printed
 
 
 # No share of Ray's CPUs: scoring has room on a cluster whose CPUs the rollout workers fill.
@@ -48,8 +52,13 @@ class RewardWorker:
     ) -> Scores | Refusal:
         """See Reward.score."""
         if spec not in self._rewards:
-            raise NotReady("this reward worker was started anew and has no rewards yet")
-        return _or_refusal(lambda: self._rewards[spec].score(examples, completions, ids))
+            raise NotReady("this reward worker was restarted and has no rewards yet")
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            scores = _or_refusal(lambda: self._rewards[spec].score(examples, completions, ids))
+        text = printed.getvalue()[-_PRINTED:].rstrip()
+        if isinstance(scores, Refusal) and text:
+            return dataclasses.replace(scores, details=f"{scores.details}\nit printed: {text}")
+        return dataclasses.replace(scores, printed=text) if text else scores
 
     def close(self) -> None:
         """End what the rewards began."""
@@ -64,8 +73,12 @@ class RewardWorker:
 def _or_refusal(call: Callable[[], Any]) -> Any:
     try:
         return call()
+    except RewardError as error:
+        return Refusal(str(error), error.details)
     except UserError as error:
         return Refusal(str(error))
+    except KeyboardInterrupt:  # no terminal reaches this process
+        return Refusal("a reward function raised KeyboardInterrupt; no reward was made up for it")
 
 
 def make_scorer(specs: Sequence[RewardSpec], workers: int) -> Scorer:
@@ -142,6 +155,8 @@ class RewardPool:
                 continue  # sent again meanwhile, with all that its worker had
             try:
                 ticket.scores = accepted(ray.get(reference))
+                for line in ticket.scores.printed.splitlines():
+                    print(f"reward worker {worker}: {line}", file=sys.stderr)
             except DEATHS as error:
                 self._again(worker, ticket, error)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Protocol, Self
 
 from loop_rl.data import Example
 from loop_rl.evaluation.reward import Reward, RewardSpec, Scores
+from loop_rl.evaluation.reward_function import RewardError
 
 
 class Scorer(Protocol):
@@ -44,7 +46,11 @@ class LocalScorer:
         self, spec: RewardSpec, examples: Sequence[Example], completions: Sequence[str], ids: Sequence[list[int]]
     ) -> Scores:
         """See Scorer."""
-        return self._rewards[spec].score(examples, completions, ids)
+        try:
+            return self._rewards[spec].score(examples, completions, ids)
+        except RewardError as error:
+            print(error.details, file=sys.stderr)
+            raise
 
     def gather(self, tickets: Sequence[Scores]) -> list[Scores]:
         """See Scorer."""

@@ -35,6 +35,7 @@ def eval_settings(
         "questions": len(examples),
         "examples": hashlib.sha256(said.encode()).hexdigest(),
         "reward": dict(reward.functions),
+        "threshold": reward.threshold,
         "reward_code": Reward(reward).source(),
         "sampling": dataclasses.asdict(sampling),
         "seed": seed,

@@ -1,6 +1,7 @@
 """Actors that may die: what their deaths look like, waiting for them, and asking again those that Ray restarts."""
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,14 +24,20 @@ class NotReady(RuntimeError):
 
 @dataclass(frozen=True)
 class Refusal:
-    """A UserError of a worker, as a value: raised there, Ray would bury its line in a traceback."""
+    """A UserError of a worker, as a value: raised there, Ray would bury its line in a traceback.
+
+    details: lines to print before it.
+    """
 
     message: str
+    details: str = ""
 
 
 def accepted(value: Any) -> Any:
     """What a worker returned; raises the UserError that it returned in its place."""
     if isinstance(value, Refusal):
+        if value.details:
+            print(value.details, file=sys.stderr)
         raise UserError(value.message)
     return value
 

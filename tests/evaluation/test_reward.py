@@ -1,6 +1,11 @@
 """Rewards by name, alone and weighted: what functions are called with, and what is made of their answers."""
 
+import asyncio
+import itertools
+
+import numpy
 import pytest
+import torch
 
 from loop_rl.data import Example
 from loop_rl.errors import UserError
@@ -21,7 +26,12 @@ EXAMPLES = [Example("p", "7", 0, {"level": 2}), Example("q", "8", 1, {"level": 5
         ([1.0, float("nan")], "None for what"),
         (["x", 1], "numbers"),
         ([10**400, 1], "numbers"),
-        (None, "numbers"),
+        (None, "NoneType None"),
+        ("11", "str '11'"),
+        (["1", 1], "text is no number"),
+        (numpy.zeros((2, 2)), "numbers"),
+        (itertools.repeat(1.0), "more than 2 rewards for 2"),
+        (float, "list of numbers"),
     ],
 )
 def test_bad_rewards_are_errors_and_not_zeros(returned, message):
@@ -29,13 +39,13 @@ def test_bad_rewards_are_errors_and_not_zeros(returned, message):
         score(lambda **columns: returned, EXAMPLES, ["a", "b"], [[1], [2]])
 
 
-@pytest.mark.parametrize("error", [KeyError("solution"), SystemExit(0)])
+@pytest.mark.parametrize("error", [KeyError("solution"), SystemExit(0), GeneratorExit(), asyncio.CancelledError()])
 def test_a_failing_reward_function_is_named(error):
     def broken(**columns):
         raise error
 
     with pytest.raises(
-        UserError, match=r"broken failed \((KeyError: 'solution'|SystemExit: 0)\); no reward was made up"
+        UserError, match=r"broken failed at .*:\d+ \((KeyError: 'solution'|SystemExit: 0|\w+:)\); no reward was made up"
     ):
         score(broken, EXAMPLES[:1], ["a"], [[1]])
 
@@ -106,14 +116,44 @@ def test_the_reward_of_a_recipe_is_the_named_one_or_the_datas_own():
 def test_a_weighted_sum_is_worked_out_by_hand():
     spec = RewardSpec(((f"{TOYS}:digits", 2.0), (f"{TOYS}:length", -0.25)))
     scores = Reward(spec).score([EXAMPLES[0]] * 4, ["7", "88", "?", ""], [[1]] * 4)
-    assert scores.rewards == [2.0 - 0.25, -0.5, None, 0.0]
+    assert scores.rewards == [2.0 - 0.25, -0.5, -0.25, 0.0]  # a None is left out
     assert scores.parts == {f"{TOYS}:digits": [1.0, 0.0, None, 0.0], f"{TOYS}:length": [1.0, 2.0, 1.0, 0.0]}
     assert scores.reasons == ["correct", "wrong", "not scored: a question mark", "no answer"]
     assert scores.correct == [True, False, None, False]  # the first function's, whatever the sum
     swapped = Reward(RewardSpec(spec.functions[::-1])).score([EXAMPLES[0]] * 3, ["7", "?", ""], [[1]] * 3)
-    assert swapped.rewards == [1.75, None, 0.0]
-    assert swapped.correct == [True, None, False]
-    assert swapped.reasons == [None, "not scored: a question mark", None]
+    assert swapped.rewards == [1.75, -0.25, 0.0]
+    assert swapped.correct == [True, True, False]
+    assert swapped.reasons == [None] * 3
+    alone = Reward(RewardSpec(spec.functions[:1], threshold=0.0)).score([EXAMPLES[0]] * 2, ["8", "?"], [[1]] * 2)
+    assert (alone.rewards, alone.correct) == ([0.0, None], [True, None])
+    assert alone.reasons == ["wrong", "not scored: a question mark"]
+
+
+def test_the_weighted_sum_is_trls():
+    """TRL 1.16 sums with nansum; a row of which nothing is known is not scored, where nansum alone says 0."""
+    weights = {"a": 2.0, "b": -0.5}
+    values = [(1.0, 3.0), (None, 3.0), (1.0, None), (None, None)]
+    reward = object.__new__(Reward)
+    reward.spec = RewardSpec(tuple(weights.items()))
+    table = torch.tensor([[float("nan") if v is None else v for v in row] for row in values], dtype=torch.float64)
+    theirs = (table * torch.tensor(list(weights.values()), dtype=torch.float64)).nansum(dim=1)
+    mine = [reward._weighted(dict(zip(weights, row, strict=True))) for row in values]
+    assert mine == [*theirs[:3].tolist(), None]
+    with pytest.raises(UserError, match="weighted sum is not finite"):
+        reward._weighted({"a": 1e308, "b": 0.0})
+
+
+def test_a_failure_shows_where_and_on_what(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_failing.py").write_text(
+        "def f(completions, **columns):\n    return [1.0 / len(text) for text in completions]\n"
+    )
+    spec = RewardSpec((("own_failing:f", 1.0),))
+    with LocalScorer([spec]) as scorer, pytest.raises(UserError, match=r"own_failing.py:2 \(ZeroDivisionError"):
+        scorer.submit(spec, EXAMPLES, ["a", ""], [[1], [2]])
+    shown = capsys.readouterr().err
+    assert "line 2, in f" in shown and "ZeroDivisionError" in shown and "reward_function.py" not in shown
+    assert "the row: question 'q', completion '', answer '8'" in shown
 
 
 def test_modules_are_started_and_closed_once():

@@ -104,10 +104,12 @@ def test_completions_that_kill_every_worker_end_in_one_line(pool) -> None:
     assert "no reward was made up" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_function_that_raises_is_one_line_and_no_reward(pool) -> None:
+def test_a_function_that_raises_is_one_line_and_no_reward(pool, capsys) -> None:
     ticket = pool.submit(FAILING, examples(1), ["x"], [[1]])
-    with pytest.raises(UserError, match=r"failing failed \(KeyError: 'solution'\); no reward was made up") as caught:
+    with pytest.raises(UserError, match=r"failing failed at .*toy_rewards.py:\d+ \(KeyError: 'solution'\)") as caught:
         pool.gather([ticket])
+    shown = capsys.readouterr().err
+    assert "line" in shown and "completion 'x'" in shown and "it printed: about to fail" in shown
     assert "\n" not in str(caught.value)
 
 

@@ -255,18 +255,17 @@ def test_several_rewards_on_several_sets(model_folder: Path, tmp_path: Path) -> 
     run = train(load_recipe(file, ["reward.workers=2"]), progress=False)
     (row,) = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     samples = pyarrow.parquet.read_table(run / "completions" / "step_1.parquet").to_pylist()
-    scored = [sample for sample in samples if len(sample["completion"]) % 2]
+    odd = [len(sample["completion"]) % 2 for sample in samples]
     lengths = [float(len(sample["completion"]) % 5) for sample in samples]
-    assert len(samples) == 12 and 0 < len(scored) < 12
-    assert row["reward_errors"] == 12 - len(scored)
-    assert row["reward"] == pytest.approx(statistics.fmean(2 * (len(s["completion"]) % 5) - 1 for s in scored))
+    expected = [2 * length - one for length, one in zip(lengths, odd, strict=True)]  # None is left out of the sum
+    assert len(samples) == 12 and 0 < sum(odd) < 12
+    assert row["reward_errors"] == 0
+    assert [sample["reward"] for sample in samples] == expected
+    assert row["reward"] == pytest.approx(statistics.fmean(expected))
     assert row[f"rewards/{here}:reward_by_length/mean"] == pytest.approx(statistics.fmean(lengths))
     assert row[f"rewards/{here}:reward_by_length/std"] == pytest.approx(statistics.stdev(lengths))
     assert row[f"rewards/{here}:reward_of_odd_lengths/mean"] == 1.0
-    for sample in samples:
-        unscored = len(sample["completion"]) % 2 == 0
-        assert (sample["reward"] is None) == (sample["advantage"] is None) == unscored
-        assert sample["reason"] == ("not scored: even" if unscored else None)
+    assert [sample["reason"] for sample in samples] == [None] * 12  # the deciding function says nothing
     evals = [json.loads(line) for line in (run / "evals.jsonl").read_text().splitlines()]
     assert [(e["step"], e["data"]) for e in evals] == [
         (step, data) for step in (0, 1) for data in ("arithmetic", str(tmp_path / "other.jsonl"))
