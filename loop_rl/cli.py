@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from loop_rl.errors import UserError
+from loop_rl.training.disk import full_disk
 from loop_rl.verbs import checkpoints, data, evaluation, measuring, recipes, retrofit, submit, training
 from loop_rl.verbs.arguments import Help
 
@@ -44,10 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        if error.errno in _WRITE_FAULTS and error.filename:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _WRITE_FAULTS and error.filename:
             return _fail(f"cannot write {error.filename}: {error.strerror}")
-        raise
+        cause = full_disk(error)  # libraries raise what they like, and leave the name out
+        if cause is None:
+            raise
+        return _fail(f"cannot write what the command makes: {cause}")
 
 
 def _fail(message: str) -> int:

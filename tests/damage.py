@@ -5,6 +5,11 @@ import resource
 import shutil
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
+import torch
+from safetensors.torch import save_file
+
 from loop_rl.training.checkpoints import checkpoint_step, save_checkpoint
 
 
@@ -28,3 +33,19 @@ def seal_again(checkpoint: Path) -> None:
                 shutil.copytree(path, folder / path.name) if path.is_dir() else shutil.copy(path, folder)
 
     save_checkpoint(checkpoint.parent, checkpoint_step(checkpoint), save, keep=2)
+
+
+def write_torch(folder: Path) -> None:
+    torch.save({"a": torch.zeros(10_000)}, folder / "state.pt")
+
+
+def write_safetensors(folder: Path) -> None:
+    save_file({"a": torch.zeros(10_000)}, folder / "model.safetensors")
+
+
+def write_parquet(folder: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"a": torch.rand(10_000).numpy()}), folder / "rows.parquet")
+
+
+def write_text(folder: Path) -> None:
+    (folder / "text").write_text("x" * 10_000)

@@ -18,6 +18,7 @@ from loop_rl.commands import submit as submitting
 from loop_rl.commands.recipes import shipped
 from loop_rl.recipe import load_recipe
 from loop_rl.verbs import training
+from tests.damage import full_disk, write_parquet, write_safetensors, write_text, write_torch
 
 ROOT = Path(__file__).parents[1]
 
@@ -188,6 +189,14 @@ def test_a_full_disk_is_a_message(capsys, monkeypatch):
 
     monkeypatch.setattr(training, "run_train", full)
     assert refused(capsys, "train", "x") == "loop-rl: cannot write runs/x/metrics.jsonl: No space left on device\n"
+
+
+@pytest.mark.parametrize("write", [write_torch, write_safetensors, write_parquet, write_text])
+def test_a_full_disk_is_a_message_whichever_library_wrote(write, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(training, "run_train", lambda arguments: write(tmp_path))
+    with full_disk():
+        said = refused(capsys, "train", "x")
+    assert said.startswith("loop-rl: cannot write ") and said.count("\n") == 1
 
 
 def test_a_bug_is_not_taken_for_the_users_mistake(monkeypatch):

@@ -5,7 +5,6 @@ What can't be read is named, as a note of its run or as a folder that is left ou
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 import yaml
 
 from loop_rl.errors import UserError
+from loop_rl.training import rows
 
 TEXT_KINDS = ("pretrain", "sft", "distill")
 
@@ -177,24 +177,10 @@ def read_rows(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
     it was resumed, one in the middle.
     """
     try:
-        lines = file.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return [], []
-    except OSError as error:
-        return [], [f"{file.name}: {error.strerror or error}"]
-    rows, damaged = [], 0
-    for line in lines:
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line.decode("utf-8"))
-        except (ValueError, RecursionError):
-            row = None
-        if isinstance(row, dict) and is_number(row.get("step")) and row["step"] == int(row["step"]) >= 0:
-            rows.append(row)
-        else:
-            damaged += 1
-    return rows, [f"{file.name}: {damaged} damaged line{'s' * (damaged > 1)} skipped"] if damaged else []
+        found, faults = rows.read_rows(file)
+    except UserError as error:
+        return [], [str(error)]
+    return found, [f"{file.name}: {len(faults)} damaged line{'s' * (len(faults) > 1)} skipped"] if faults else []
 
 
 def _by_step(rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:

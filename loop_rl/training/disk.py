@@ -13,6 +13,7 @@ from loop_rl.errors import UserError
 
 # What is under a name that begins so is not there yet, or not any more.
 INCOMPLETE = ".incomplete_"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FAULTS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -75,6 +76,12 @@ def writing(path: Path) -> Iterator[None]:
             f"cannot write {place}: {cause}; checkpoints written before are complete: once that is put right, "
             "--resume goes on from the newest"
         ) from error
+
+
+def full_disk(error: BaseException) -> str | None:
+    """The cause in words if the error is a write for which there was no room, whichever library raised it."""
+    refused = isinstance(error, OSError) and error.errno not in _NO_ROOM
+    return None if refused else disk_fault(error)
 
 
 def disk_fault(error: BaseException) -> str | None:

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_rows(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows that are objects with a whole number as `step`, and a note (line and fault) on each line that is none.
+    """The rows, objects with the number of a step as `step`, and a note (line and fault) on each line that is none.
 
     A file that is not there has no rows. Raises UserError for one that can't be read, such as a folder.
     """
@@ -85,8 +85,8 @@ def _row(line: bytes) -> tuple[dict[str, Any], str | None]:
     step = row.get("step")
     if isinstance(step, float) and step.is_integer():
         row["step"] = step = int(step)
-    if not isinstance(step, int) or isinstance(step, bool):
-        return {}, "step is no whole number" if "step" in row else "no step"
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**63:
+        return {}, "step is no number of a step" if "step" in row else "no step"
     return row, None
 
 

@@ -15,7 +15,7 @@ from loop_rl.training.checkpoints import latest_checkpoint, save_checkpoint
 from loop_rl.training.disk import INCOMPLETE, write_whole, writing
 from loop_rl.training.pretrain import Pretrainer, pretrain
 from loop_rl.training.run_folder import open_run, publish_model, start_run
-from tests.damage import full_disk, seal_again
+from tests.damage import full_disk, seal_again, write_parquet, write_safetensors, write_text, write_torch
 from tests.training.test_pretrain import recipe_for, rows_of
 
 
@@ -190,25 +190,6 @@ def test_a_model_that_is_cut_though_its_manifest_fits_is_one_line(run, tmp_path)
 
 
 # ---- a full disk
-
-
-def write_torch(folder: Path) -> None:
-    torch.save({"a": torch.zeros(10_000)}, folder / "state.pt")
-
-
-def write_safetensors(folder: Path) -> None:
-    save_file({"a": torch.zeros(10_000)}, folder / "model.safetensors")
-
-
-def write_parquet(folder: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(pyarrow.table({"a": torch.rand(10_000).numpy()}), folder / "rows.parquet")
-
-
-def write_text(folder: Path) -> None:
-    (folder / "text").write_text("x" * 10_000)
 
 
 def copy_tree(folder: Path) -> None:
