@@ -156,7 +156,7 @@ class Pool:
                 elif reply is True:
                     worker.ready = True
                 else:
-                    status = self._remove(worker, patience=_GRACE if heard else 0.0)
+                    status = self._remove(worker, patience=_GRACE if heard and line is None else 0.0)
                     timed_out = status == -signal.SIGALRM or not heard
                     if task is None:
                         failed_starts += 1

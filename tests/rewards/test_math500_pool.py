@@ -47,13 +47,28 @@ def workers(parent=None):
     return found
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch):
-    """Each test starts without workers or memories; a second is the limit."""
+@pytest.fixture(scope="module", autouse=True)
+def one_pool():
+    """The tests share the workers, with a second as their limit; afterwards none is left."""
     close()
-    monkeypatch.setattr(math_pool, "TIME_LIMIT", 1.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(math_pool, "TIME_LIMIT", 1.0)
+        yield
+        close()
+        assert workers() == []
+
+
+@pytest.fixture(autouse=True)
+def forgetful():
+    """Each test starts without memories."""
     math500._verdicts.items.clear()
     math500._problems.items.clear()
+
+
+@pytest.fixture
+def alone():
+    """Workers of the test's own, which it may start otherwise than usual."""
+    close()
     yield
     close()
     assert workers() == []
@@ -208,7 +223,7 @@ def test_killed_workers_are_replaced():
 
 
 @pytest.mark.parametrize("act", ["os._exit(3)", "os.kill(os.getpid(), 11)", "bytearray(3 * 2**30)"])
-def test_what_breaks_two_healthy_workers_is_wrong(monkeypatch, act):
+def test_what_breaks_two_healthy_workers_is_wrong(alone, monkeypatch, act):
     breaks = (
         "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); import rewards.math_worker as worker; "
         f"judge = worker.judge; worker.judge = lambda *pair: {act} if '8' in pair[1] else judge(*pair); "
@@ -221,7 +236,7 @@ def test_what_breaks_two_healthy_workers_is_wrong(monkeypatch, act):
     assert reasons == ["wrong: it breaks the process that reads it", "correct"]
 
 
-def test_workers_that_are_killed_from_outside_make_no_answer_wrong(monkeypatch):
+def test_workers_that_are_killed_from_outside_make_no_answer_wrong(alone, monkeypatch):
     """As the kernel does when memory is short: whatever the answer, it is not scored."""
     killed = (
         "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); import rewards.math_worker as worker; "
@@ -251,7 +266,7 @@ def test_an_error_in_our_own_code_makes_no_answer_wrong(error):
         assert math_worker.judge("\\sqrt{2}", "x")[0] == "wrong"
 
 
-def test_what_our_own_code_fails_on_is_not_scored(monkeypatch):
+def test_what_our_own_code_fails_on_is_not_scored(alone, monkeypatch):
     broken = "import rewards.math_equal; rewards.math_equal._same_grid = None; from rewards.math_worker"
     monkeypatch.setattr(math_pool, "_CODE", math_pool._CODE.replace("from rewards.math_worker", broken))
     reasons = []
@@ -264,7 +279,7 @@ def test_what_our_own_code_fails_on_is_not_scored(monkeypatch):
 @pytest.mark.parametrize(
     "code", ["import nothing_of_this_name", "print('false', flush=True); import time; time.sleep(60)"]
 )
-def test_without_a_healthy_worker_nothing_is_scored(monkeypatch, code):
+def test_without_a_healthy_worker_nothing_is_scored(alone, monkeypatch, code):
     monkeypatch.setattr(math_pool, "_CODE", code)
     reasons = []
     texts = ["\\boxed{\\sqrt{4}}", "\\boxed{2}", "\\boxed{3}"]
@@ -278,7 +293,7 @@ def test_without_a_healthy_worker_nothing_is_scored(monkeypatch, code):
     assert right()
 
 
-def test_an_interpreter_that_is_missing(monkeypatch):
+def test_an_interpreter_that_is_missing(alone, monkeypatch):
     monkeypatch.setattr(math_pool.sys, "executable", "/nowhere/python")
     with pytest.raises(RuntimeError, match="can't be started"):
         start()
@@ -348,27 +363,6 @@ assert math500_reward(None, ["$\\\\sqrt{16}$"], answer=["4"]) == [1.0]
 assert own == [w.process.pid for w in math_pool.pool().workers][:1]
 """
     assert script(body).wait() == 0
-
-
-def test_the_same_in_ray_actors():
-    body = """
-import asyncio, ray
-ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-texts, golds = ["$2\\\\sqrt{3}$", "$3\\\\sqrt{2}$", "$(n!)!$"], ["\\\\sqrt{12}"] * 3
-
-class Plain:
-    def score(self):
-        return math500_reward(None, texts, answer=golds)
-
-class Async:
-    async def score(self):
-        return math500_reward(None, texts, answer=golds)
-
-kinds = [ray.remote(Plain).options(num_cpus=0), ray.remote(Plain).options(num_cpus=0, max_concurrency=3)]
-actors = [kind.remote() for kind in [*kinds, ray.remote(Async).options(num_cpus=0)]]
-assert ray.get([actor.score.remote() for actor in actors]) == [[1.0, 0.0, 0.0]] * 3
-"""
-    assert script(body, env={**os.environ, "PYTHONPATH": str(ROOT)}).wait(120) == 0
 
 
 def test_imports_nothing_of_the_project_nor_sympy():

@@ -100,26 +100,6 @@ def test_the_sandbox_dies_with_its_parent(mode, tmp_path):
     assert not Path(folder).exists()  # the next pool has removed what the killed one could not
 
 
-def test_it_works_in_a_ray_actor(tmp_path):
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    try:
-
-        @ray.remote(num_cpus=0)
-        class Scorer:
-            def score(self, folder):
-                sys.path.insert(0, str(ROOT))
-                from tests.rewards.mbpp_squares import score, scoring
-
-                with scoring("plain", Path(folder)):
-                    return score([RIGHT, "import os\ndef f(n): os._exit(0)"])
-
-        results = ray.get(Scorer.remote().score.remote(str(tmp_path)))
-    finally:
-        ray.shutdown()
-    assert results == [(1.0, "correct"), (0.0, "wrong: its process ended")]
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_a_parent_that_ignores_its_childrens_end(mode, tmp_path):
     body = "import signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
