@@ -161,7 +161,7 @@ def _lead(trainer: Trainer, pool: Engine, scorer: Scorer, run: Path, progress: b
         finished = trainer.step >= recipe.run.max_steps
         if stop.is_set() and not (finished and not _unmeasured(recipe, run, trainer.step)):
             saved = latest_checkpoint(run / "checkpoints") if finished else checkpoint()
-            raise KeyboardInterrupt(f"stopped after step {trainer.step}; {saved} is complete, --resume goes on")
+            raise KeyboardInterrupt(f"stopped after step {trainer.step}; {saved} is complete")
 
 
 def _unmeasured(recipe: Recipe, run: Path, step: int) -> set[str]:
