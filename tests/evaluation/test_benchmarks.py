@@ -1,10 +1,8 @@
 """The shipped benchmarks with their rewards, in the processes that a run scores in: references right, others wrong."""
 
-import os
 from pathlib import Path
 
 import pytest
-import ray
 
 from loop_rl.evaluation.reward_pool import RewardPool
 from loop_rl.evaluation.task import Task, load_task
@@ -31,25 +29,20 @@ def rotated(values: list) -> list:
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the data sets are not here")
-def test_references_are_right_and_other_questions_answers_are_not(monkeypatch) -> None:
+def test_references_are_right_and_other_questions_answers_are_not(monkeypatch, ray_instance) -> None:
     monkeypatch.delenv("LOOP_RL_DATA", raising=False)
     monkeypatch.delenv("MBPP_OVERRIDE_PATH", raising=False)  # the recipe's folder alone leads the workers to the file
-    os.environ["RAY_AUTH_MODE"] = "disabled"
     sections = [DataSection(name=name, folder=str(DATA), eval_size=4, **sizes) for name, sizes in SIZES.items()]
     tasks = [load_task(section, RewardSection()) for section in sections]
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        with RewardPool([task.reward for task in tasks]) as pool:
-            assert any("MBPP+" in note for note in pool.notes)
-            for task in tasks:
-                examples, answers = task.splits.test, right_answers(task)
-                alike = [one.answer == other.answer for one, other in zip(examples, rotated(examples), strict=True)]
-                for given, right in ((answers, [True] * 4), (rotated(answers), alike), ([""] * 4, [False] * 4)):
-                    (scores,) = pool.gather([pool.submit(task.reward, examples, given, [[1]] * 4)])
-                    assert scores.rewards == [float(one) for one in right], (task.data, scores.reasons)
-                    # Of another task's program, MBPP+ finds that the wanted function is not there.
-                    fault = "wrong" if any(given) and task.data != "mbpp_plus" else "no answer"
-                    for one, reason in zip(right, scores.reasons, strict=True):
-                        assert reason.startswith("correct" if one else fault), (task.data, reason)
-    finally:
-        ray.shutdown()
+    with RewardPool([task.reward for task in tasks]) as pool:
+        assert any("MBPP+" in note for note in pool.notes)
+        for task in tasks:
+            examples, answers = task.splits.test, right_answers(task)
+            alike = [one.answer == other.answer for one, other in zip(examples, rotated(examples), strict=True)]
+            for given, right in ((answers, [True] * 4), (rotated(answers), alike), ([""] * 4, [False] * 4)):
+                (scores,) = pool.gather([pool.submit(task.reward, examples, given, [[1]] * 4)])
+                assert scores.rewards == [float(one) for one in right], (task.data, scores.reasons)
+                # Of another task's program, MBPP+ finds that the wanted function is not there.
+                fault = "wrong" if any(given) and task.data != "mbpp_plus" else "no answer"
+                for one, reason in zip(right, scores.reasons, strict=True):
+                    assert reason.startswith("correct" if one else fault), (task.data, reason)

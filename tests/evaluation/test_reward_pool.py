@@ -27,12 +27,9 @@ DIGITS, LENGTH, MARKS, ONCE_DEADLY, DEADLY, FAILING = SPECS
 
 
 @pytest.fixture(scope="module")
-def pool():
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+def pool(ray_instance):
     with RewardPool(SPECS, workers=2) as pool:
         yield pool
-    ray.shutdown()
 
 
 def examples(count: int, **columns: object) -> list[Example]:

@@ -47,10 +47,10 @@ def test_reuse_scores_what_was_sampled():
     assert (logps - batch.behaviour_logps)[batch.mask].abs().max() < 1e-6
 
 
-def test_a_pool_samples_as_this_process_does():
+def test_a_pool_samples_as_this_process_does(ray_instance):
     model = tiny_model()
     student = student_of(model)
-    with RolloutPool(model.config, student=student) as pool:
+    with RolloutPool(model.config, learner_gpus=0, student=student) as pool:
         pool.send_weights(model.state_dict(), 1)
         there = pool.generate(PROMPTS, SAMPLING, [11, 12, 13])
     here = sample_groups(model, PROMPTS, SAMPLING, [11, 12, 13], student=student)
