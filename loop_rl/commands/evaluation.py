@@ -214,15 +214,13 @@ class _Evaluation:
 
     def finished(self) -> dict[str, Any] | None:
         """The row of the same evaluation made before, if its samples are there."""
+        from loop_rl.training.rows import read_rows
+
         file = f"evals/{self.name}.parquet"
         rows = self.folder / "evals.jsonl"
         if not rows.is_file() or not (self.folder / file).is_file() or self._parts().is_dir():
             return None
-        found = None
-        for line in rows.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
-                row = json.loads(line)
-                found = row if isinstance(row, dict) and row.get("file") == file else found
+        found = next((row for row in reversed(read_rows(rows)[0]) if row.get("file") == file), None)
         if found is not None and self.bar:
             print(
                 f"loop-rl: {self.task.data}: read from {self.folder / file}; remove it to sample again", file=sys.stderr

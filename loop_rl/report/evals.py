@@ -9,7 +9,7 @@ from typing import Any
 
 from loop_rl.errors import UserError
 from loop_rl.report.cells import as_csv, as_json, check_format, markdown, number, rich_table, with_error
-from loop_rl.report.runs import is_number, read_rows
+from loop_rl.report.runs import is_number, readable_rows
 
 # What makes two rows the same evaluation; made again, the later one counts.
 _IDENTITY = ("name", "step", "data", "questions", "samples", "temperature", "depth", "cache", "depth_tolerance")
@@ -30,7 +30,7 @@ def evaluations(folders: Sequence[str | Path]) -> tuple[list[dict[str, Any]], li
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     found, problems = _eval_folders(folders)
     for folder in found:
-        kept, damage = read_rows(folder / "evals.jsonl")
+        kept, damage = readable_rows(folder / "evals.jsonl")
         problems += [f"{folder}: {line}" for line in damage]
         for row in kept:
             name = folder.name if (folder / "recipe.yaml").is_file() else str(row.get("model", folder.name))

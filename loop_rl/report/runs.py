@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from loop_rl.errors import UserError
-from loop_rl.training import rows
+from loop_rl.training.rows import read_rows
 
 TEXT_KINDS = ("pretrain", "sft", "distill")
 
@@ -137,8 +137,8 @@ def _read_run(folder: Path) -> Run:
     for key in ("learner.estimator", "data.name") if kind == "train" else ():
         if recipe.get(key) is None:
             raise UserError(f"{file} does not say {key}, so {folder} is not the folder of an RL run")
-    metrics, damage = read_rows(folder / "metrics.jsonl")
-    evals, damaged_evals = read_rows(folder / "evals.jsonl")
+    metrics, damage = readable_rows(folder / "metrics.jsonl")
+    evals, damaged_evals = readable_rows(folder / "evals.jsonl")
     notes = damage + damaged_evals
     if kind == "train":
         evals, foreign = _own(evals, str(recipe["data.name"]))
@@ -170,17 +170,14 @@ def _own(evals: list[dict[str, Any]], data: str) -> tuple[list[dict[str, Any]], 
     return evals, []
 
 
-def read_rows(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of a JSON-lines file that has a row a step, and a line for what could not be read.
-
-    A row is an object with a whole number as its step. A run killed mid-write leaves a torn line: the last, or, once
-    it was resumed, one in the middle.
-    """
+def readable_rows(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of a JSON-lines file that has a row a step, and a line for what could not be read of it."""
     try:
-        found, faults = rows.read_rows(file)
+        rows, faults = read_rows(file)
     except UserError as error:
         return [], [str(error)]
-    return found, [f"{file.name}: {len(faults)} damaged line{'s' * (len(faults) > 1)} skipped"] if faults else []
+    damaged = f"{len(faults)} damaged line{'s' * (len(faults) > 1)} skipped"
+    return rows, [f"{file.name}: {damaged} ({faults[0]})"] if faults else []
 
 
 def _by_step(rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
