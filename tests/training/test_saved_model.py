@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from loop_rl.commands.convert import convert
 from loop_rl.commands.evaluation import find_target, resolve
+from loop_rl.commands.retrofit import run_retrofit
 from loop_rl.models.generation import model_end_tokens
+from loop_rl.models.retrofit import Cut
 from loop_rl.recipe import Recipe
 from loop_rl.training.load import load_config, load_model
 from loop_rl.training.rl import train
@@ -81,3 +83,19 @@ def test_generation_settings_and_tokenizer_survive_training_and_conversion(run, 
         assert generation_of(folder) == GENERATION
         model, read = load_model(str(folder))
         assert read.chat_template == CHAT and model_end_tokens(model, read) == (2, 5)
+
+
+def test_a_retrofit_keeps_how_its_source_generates(tmp_path):
+    """Also a temperature without do_sample, which transformers reads but does not save once something changed."""
+    sizes = dict(hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1)
+    config = LlamaConfig(vocab_size=47, num_hidden_layers=3, bos_token_id=1, eos_token_id=2, **sizes)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "source")
+    tokenizer().save_pretrained(tmp_path / "source")
+    values = {"eos_token_id": [2, 5], "temperature": 0.6, "do_sample": False, "pad_token_id": 7}
+    (tmp_path / "source/generation_config.json").write_text(json.dumps(values))
+    cut, out = Cut(range(1), range(1, 2), range(2, 3)), tmp_path / "looped"
+    run_retrofit(str(tmp_path / "source"), str(out), cut, 2, "parcae_no_norm", "arithmetic", None, 1, 8, 1)
+    written = json.loads((out / "generation_config.json").read_text())
+    assert {name: written[name] for name in values} == values
+    model, read = load_model(out)
+    assert read.chat_template == CHAT and model_end_tokens(model, read) == (2, 5)
