@@ -120,7 +120,7 @@ def run_eval(
         check_workers(first.rollout.workers, first.rollout.cluster)
     loaded = _load(target, first)
     limit = first.data.max_prompt_length
-    tasks = [short_enough(task, loaded.tokenizer, limit) for task in tasks]
+    tasks = [short_enough(task, loaded.tokenizer, limit, ["test"]) for task in tasks]
     questions = [(task.data, task.splits.test) for task in tasks]
     check_context(questions, loaded.tokenizer, loaded.model.config, first.rollout.max_completion_length)
     folder = Path(out) if out is not None else target.run or Path("evals") / model_name(first.model.path)

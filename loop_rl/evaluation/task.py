@@ -80,16 +80,20 @@ def further_tasks(recipe: Recipe) -> list[Task]:
     ]
 
 
-def short_enough(task: Task, tokenizer: PreTrainedTokenizerBase, limit: int | None) -> Task:
+def short_enough(
+    task: Task, tokenizer: PreTrainedTokenizerBase, limit: int | None, parts: Sequence[str] = ("train", "test")
+) -> Task:
     """The task without the questions whose prompts have more than `limit` tokens; says once how many those are.
+
+    parts: of the splits, those that are used.
 
     Raises:
         UserError: none is left of a part that had some.
     """
     if limit is None:
         return task
-    kept = {}
-    for part in ("train", "test"):
+    kept, said = {}, []
+    for part in parts:
         examples: list[Example] = getattr(task.splits, part)
         lengths = [len(ids) for ids in all_prompt_ids(tokenizer, [example.prompt for example in examples])]
         kept[part] = [example for example, length in zip(examples, lengths, strict=True) if length <= limit]
@@ -98,17 +102,15 @@ def short_enough(task: Task, tokenizer: PreTrainedTokenizerBase, limit: int | No
                 f"data.max_prompt_length: all {len(examples)} prompts of {task.data} ({part}) have more than {limit} "
                 f"tokens, the shortest {min(lengths)}; raise it"
             )
-    splits = Splits(**kept)
-    out = [len(task.splits.train) - len(splits.train), len(task.splits.test) - len(splits.test)]
-    if any(out):
+        if len(kept[part]) < len(examples):
+            said.append(f"{len(examples) - len(kept[part])} of {len(examples)} ({part})")
+    if said:
         log.warning(
-            "data.max_prompt_length: %d training and %d held-out questions of %s have prompts of more than %d tokens "
-            "and are left out",
-            *out,
-            task.data,
-            limit,
+            "data.max_prompt_length: questions of %s with more than %d tokens are left out, %s",
+            *(task.data, limit, ", ".join(said)),
         )
-    return dataclasses.replace(task, splits=splits, left_out=out[1])
+    splits = dataclasses.replace(task.splits, **kept)
+    return dataclasses.replace(task, splits=splits, left_out=len(task.splits.test) - len(splits.test))
 
 
 def about_left_out(task: Task) -> dict[str, int]:

@@ -57,8 +57,9 @@ class Trainer:
         # All weights are trained: their master weights start from the checkpoint's own values, whatever their dtype.
         looped, self.tokenizer = load_model(recipe.model.path, recipe.model.dtype if recipe.lora else "float32")
         limit = recipe.data.max_prompt_length
-        self.held_out = [short_enough(task, self.tokenizer, limit) for task in self.held_out]
-        self.task = self.held_out[0]
+        self.task = short_enough(self.task, self.tokenizer, limit)
+        further = [short_enough(task, self.tokenizer, limit, ["test"]) for task in self.held_out[1:]]
+        self.held_out = [self.task, *further]
         check_enough(self.task, recipe)
         check_context(asked(self.held_out), self.tokenizer, looped.config, recipe.rollout.max_completion_length)
         self.looped: LoopedForCausalLM = looped.to(self.accelerator.device).eval()

@@ -23,8 +23,7 @@ def test_longer_prompts_are_left_out_and_counted(caplog) -> None:
     assert about_left_out(kept) == {"left_out": 1}
     (record,) = caplog.records
     assert record.getMessage() == (
-        "data.max_prompt_length: 1 training and 1 held-out questions of mine have prompts of more than 5 tokens "
-        "and are left out"
+        "data.max_prompt_length: questions of mine with more than 5 tokens are left out, 1 of 4 (train), 1 of 3 (test)"
     )
 
 
@@ -38,5 +37,7 @@ def test_without_a_limit_or_a_longer_prompt_nothing_is_said(caplog) -> None:
 def test_a_limit_that_leaves_too_little_is_refused() -> None:
     with pytest.raises(UserError, match=r"max_prompt_length: all 2 prompts of mine \(test\) .* shortest 8; raise it"):
         short_enough(task([3], [9, 8]), Characters(), 7)
+    held_out = short_enough(task([9], [3, 8]), Characters(), 7, ["test"])  # the others aren't asked
+    assert len(held_out.splits.train) == len(held_out.splits.test) == 1 and held_out.left_out == 1
     with pytest.raises(UserError, match="prompts_per_step"):
         check_enough(short_enough(task([3, 9], [3]), Characters(), 7), Recipe(rollout={"prompts_per_step": 2}))
