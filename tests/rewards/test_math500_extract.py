@@ -173,5 +173,5 @@ def test_a_made_up_question_takes_nothing_from_the_answer(number, text, gap):
 def test_hostile_text_costs_linear_time(piece):
     start = time.process_time()
     for lead in ("", "\\boxed{", "the answer is ", "$"):
-        extract_answer(lead + piece * (500_000 // len(piece)))
+        extract_answer(lead + piece * (100_000 // len(piece)))
     assert time.process_time() - start < 5
