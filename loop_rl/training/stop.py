@@ -77,5 +77,5 @@ def stop_requests(doing: str = "the update under way", at_once: bool = False) ->
         yield stop
     finally:
         for number, handler in previous.items():
-            # What is left to do after a stop is not to be cut short by a launcher's repeat.
-            signal.signal(number, signal.SIG_IGN if at_once and stop.is_set() else handler)
+            # A launcher's signal, when another rank has failed or a repeat, is not to cut short what is left to do.
+            signal.signal(number, signal.SIG_IGN if at_once else handler)

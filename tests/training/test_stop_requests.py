@@ -9,6 +9,14 @@ from loop_rl.training import stop as stopping
 from loop_rl.training.stop import stop_requests
 
 
+@pytest.fixture(autouse=True)
+def handlers():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def send(number: int = signal.SIGINT) -> None:
     os.kill(os.getpid(), number)
 
@@ -54,3 +62,5 @@ def test_at_once_a_launchers_repeat_changes_nothing(monkeypatch) -> None:
         with pytest.raises(KeyboardInterrupt), stop.whole():
             send()
             pytest.fail("the user's second one")
+    send()
+    send(signal.SIGTERM)  # while the rest is tidied up, which the launcher ends if it takes too long
