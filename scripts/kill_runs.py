@@ -3,9 +3,10 @@
     python scripts/kill_runs.py --kills 40 --seed 0
 
 The run is a short one of RL on the embedded model, with one rollout worker and one scorer. Each kill (SIGKILL) hits the
-main process, the rollout worker, the scorer, Ray's raylet or its GCS, whichever is drawn, at a moment that is drawn. A
-run is killed up to four times; then it is resumed until it ends, and its last checkpoint has to equal, bit for bit,
-that of the run that was left alone, with each step once in metrics.jsonl and each evaluation once in evals.jsonl.
+main process, the rollout worker, the scorer, Ray's raylet or its GCS, whichever is drawn, at a moment that is drawn:
+of the whole run, or within a second of a step. A run is killed up to four times; then it is resumed until it ends, and
+its last checkpoint has to equal, bit for bit, that of the run that was left alone, with each step once in metrics.jsonl
+and each evaluation once in evals.jsonl.
 
 A table says of each kill what the command did: it went on by itself, ended in one line (exit code 2), ended in a
 traceback, or hung; and which processes were still there some seconds later. At the end come the processes, files in
@@ -187,7 +188,13 @@ def one_run(folder: Path, run: str, count: int, length: float, draw: random.Rand
 
 def strike(attempt: Attempt, run: str, length: float, draw: random.Random) -> Kill | None:
     """Kill a process of the command, if that lives long enough, and see what comes of it."""
-    target, moment = draw.choice(list(TARGETS)), draw.uniform(0, length)
+    target, step = draw.choice(list(TARGETS)), draw.randint(1, STEPS - 1)
+    if draw.random() < 0.5 or step <= attempt.step():  # most of a short run is its start
+        moment = draw.uniform(0, length)
+    else:
+        while attempt.step() < step and attempt.wait(POLL_SECONDS) is None:
+            pass
+        moment = draw.uniform(0, 1.0)
     if attempt.wait(moment) is not None:
         return None
     pid = attempt.find(target)
