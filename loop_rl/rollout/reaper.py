@@ -50,7 +50,7 @@ def _owner_of(process: Path, folders: dict[str, str]) -> str | None:
         name, _, value = line.partition(b"=")
         if name == VARIABLE.encode():
             return value.decode()
-    if not variables.strip(b"\0"):  # Ray's agents write their title over it, and hold their logs open
+    if (process / "cmdline").read_bytes().startswith(b"ray::"):  # its title lies over the variables; its logs are open
         for file in (process / "fd").iterdir():
             folder = next((one for one in folders if os.readlink(file).startswith(f"{one}/")), None)
             if folder is not None:

@@ -84,7 +84,8 @@ def test_what_a_killed_owner_leaves_is_ended_and_nothing_else(tmp_path) -> None:
         "import os, subprocess, sys, time; from pathlib import Path; from loop_rl.rollout.reaper import Reaper\n"
         f"reaper = Reaper(); reaper.watch(Path({str(session)!r}))\n"
         f"a = subprocess.Popen([sys.executable, '-c', {sleeping!r}])\n"
-        f"b = subprocess.Popen([sys.executable, '-c', {hidden!r}], env={{}})\n"
+        f"b = subprocess.Popen(['ray::Agent', '-c', {hidden!r}], executable=sys.executable, "
+        "env={'PYTHONHOME': sys.base_prefix})\n"
         "print(a.pid, b.pid, flush=True); time.sleep(600)"
     )
     env = {**os.environ, "TMPDIR": str(tmp_path)}
