@@ -31,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0, 2 for what the user can mend, 130 when interrupted."""
     argv = list(sys.argv[1:] if argv is None else argv)
     arguments = build_parser().parse_args(_repeat_set(argv))
+    if os.environ.get("WORLD_SIZE", "1") != "1" and arguments.verb != "train":
+        if os.environ.get("RANK", "0") == "0":
+            _fail(f"{arguments.verb} runs in one process: start it without torchrun (train alone has ranks)")
+        return EXIT_USER_ERROR
     try:
         return arguments.run(arguments) or 0
     except UserError as error:

@@ -183,6 +183,14 @@ def test_interruption_says_how_to_go_on(capsys, monkeypatch):
     assert error == "loop-rl: stopped after step 3; go on with: loop-rl train 'my run.yaml' --set run.seed=1 --resume\n"
 
 
+def test_a_launcher_of_ranks_is_for_train_alone(capsys, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, lines in (("0", 1), ("1", 0)):
+        monkeypatch.setenv("RANK", rank)
+        assert main(["pretrain", "pretrain_embedded"]) == 2
+        assert capsys.readouterr().err.count("loop-rl: pretrain runs in one process") == lines
+
+
 def test_a_full_disk_is_a_message(capsys, monkeypatch):
     def full(arguments):
         raise OSError(28, "No space left on device", "runs/x/metrics.jsonl")
