@@ -167,7 +167,12 @@ class Attempt:
             return "killed"
         if "Traceback (most recent call last)" in self.log.read_text(errors="replace"):
             return "traceback"
-        return "went on" if code == 0 else f"one line, exit code {code}"
+        if code == 0:
+            return "went on"
+        time.sleep(1)  # a process that Ray ended is spoken for by another one
+        lines = self.log.read_text(errors="replace").splitlines()
+        said = any(line.startswith("loop-rl: ") for line in lines)
+        return f"{'one line' if said else 'silent'}, exit code {code}"
 
 
 def one_run(folder: Path, run: str, count: int, length: float, draw: random.Random) -> list[Kill]:

@@ -136,6 +136,13 @@ def _wait_and_end(owner: str) -> None:
         select.select([os.pidfd_open(pid)], [], [])
     if not _gone(owner):
         return
+    with contextlib.suppress(OSError):  # Ray ends a process whose server died within a call, without a word
+        print(
+            f"loop-rl: process {pid} was killed, or ended by Ray, whose server died; what it left is ended; the same "
+            "command goes on (loop-rl train: with --resume)",
+            file=sys.stderr,
+            flush=True,
+        )
     deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:
         end_abandoned()

@@ -90,7 +90,11 @@ def test_what_a_killed_owner_leaves_is_ended_and_nothing_else(tmp_path) -> None:
     )
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     other = subprocess.Popen([sys.executable, "-c", sleeping])
-    with subprocess.Popen([sys.executable, "-c", owner], env=env, stdout=subprocess.PIPE, text=True) as process:
+    command, said = [sys.executable, "-c", owner], tmp_path / "said"
+    with (
+        said.open("w") as error,
+        subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=error, text=True) as process,
+    ):
         left = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
         assert all(one.is_running() for one in left) and len(left) == 2
         while not (session / "logs" / "agent.log").exists():
@@ -100,6 +104,7 @@ def test_what_a_killed_owner_leaves_is_ended_and_nothing_else(tmp_path) -> None:
     while time.monotonic() < deadline and (session.exists() or any(map(alive, left))):
         time.sleep(0.05)
     assert not session.exists() and not any(map(alive, left))
+    assert f"loop-rl: process {process.pid} was killed, or ended by Ray" in said.read_text()
     assert other.poll() is None
     other.kill()
     other.wait()
