@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from loop_rl.errors import UserError
-from loop_rl.training.disk import full_disk
+from loop_rl.runs.disk import full_disk
 from loop_rl.verbs import checkpoints, data, evaluation, measuring, recipes, retrofit, submit, training
 from loop_rl.verbs.arguments import Help
 

@@ -214,7 +214,7 @@ class _Evaluation:
 
     def finished(self) -> dict[str, Any] | None:
         """The row of the same evaluation made before, if its samples are there."""
-        from loop_rl.training.rows import read_rows
+        from loop_rl.runs.rows import read_rows
 
         file = f"evals/{self.name}.parquet"
         rows = self.folder / "evals.jsonl"

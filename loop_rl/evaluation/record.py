@@ -9,7 +9,7 @@ from typing import Any
 
 from loop_rl.evaluation.evaluate import EvalResult
 from loop_rl.evaluation.figures import Figures
-from loop_rl.training.rows import append_row
+from loop_rl.runs.rows import append_row
 
 
 def eval_row(step: int, data: str, result: EvalResult) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from loop_rl.errors import UserError
-from loop_rl.training.rows import read_rows
+from loop_rl.runs.rows import read_rows
 
 TEXT_KINDS = ("pretrain", "sft", "distill")
 

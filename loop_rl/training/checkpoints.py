@@ -17,7 +17,7 @@ import torch
 
 from loop_rl.errors import UserError
 from loop_rl.models.initial_state import INITIAL_STATE_VERSION
-from loop_rl.training.disk import INCOMPLETE, sync, sync_tree, writing
+from loop_rl.runs.disk import INCOMPLETE, sync, sync_tree, writing
 
 logger = logging.getLogger(__name__)
 

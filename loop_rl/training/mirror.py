@@ -11,7 +11,7 @@ import yaml
 
 from loop_rl.errors import UserError
 from loop_rl.recipe import Recipe
-from loop_rl.training.disk import write_whole, writing
+from loop_rl.runs.disk import write_whole, writing
 
 log = logging.getLogger(__name__)
 

@@ -24,15 +24,15 @@ from loop_rl.rollout.engine import Engine
 from loop_rl.rollout.instance import check_workers
 from loop_rl.rollout.local import LocalEngine
 from loop_rl.rollout.pool import RolloutPool
+from loop_rl.runs.disk import writing
+from loop_rl.runs.rows import append_row, read_rows
 from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint, reading, save_checkpoint
 from loop_rl.training.closing import closing_lines, last_evaluation
-from loop_rl.training.disk import writing
 from loop_rl.training.lock import run_lock
 from loop_rl.training.mirror import Mirror, mirrored
 from loop_rl.training.progress import Progress, duration
 from loop_rl.training.ranks import Ranks, joined
 from loop_rl.training.rl_row import reward_matrix, reward_metrics, step_details, step_text, write_completions
-from loop_rl.training.rows import append_row, read_rows
 from loop_rl.training.run_folder import is_finished, open_run, say_finished, start_run, warn_of_schedule
 from loop_rl.training.stop import StopRequests, stop_requests
 from loop_rl.training.trainer import MAX_NOT_FINITE_IN_A_ROW, Trainer

@@ -14,7 +14,7 @@ from loop_rl.evaluation import Scores
 from loop_rl.evaluation.sample import Sampled
 from loop_rl.learner.objective import group_advantages
 from loop_rl.rollout.record import Rollout
-from loop_rl.training.disk import INCOMPLETE, writing
+from loop_rl.runs.disk import INCOMPLETE, writing
 
 _LOGGED_COMPLETIONS = 64
 

@@ -12,9 +12,9 @@ from trl import SFTConfig, SFTTrainer
 from loop_rl.errors import UserError
 from loop_rl.learner.language import IGNORED
 from loop_rl.models import LoopedForCausalLM
+from loop_rl.runs.disk import INCOMPLETE, writing
 from loop_rl.training.checkpoints import checkpoint_step
 from loop_rl.training.depth_prior import DepthPrior, mean_depth
-from loop_rl.training.disk import INCOMPLETE, writing
 from loop_rl.training.learned_prior import make_prior
 from loop_rl.training.load import load_model
 from loop_rl.training.lock import run_lock

@@ -7,8 +7,8 @@ import resource
 import pytest
 
 from loop_rl.errors import UserError
-from loop_rl.training import rows as module
-from loop_rl.training.rows import append_row, drop_rows_after, read_rows
+from loop_rl.runs import rows as module
+from loop_rl.runs.rows import append_row, drop_rows_after, read_rows
 
 GOOD = [{"step": step, "loss": 0.5 * step} for step in range(4)]
 DAMAGED = [

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loop_rl.errors import UserError
-from loop_rl.training.disk import write_whole
+from loop_rl.runs.disk import write_whole
 
 logger = logging.getLogger(__name__)
 
