@@ -1,7 +1,7 @@
 """Blocks against transformers' Llama with the same weights."""
 
 import torch
-from tiny_looped import tiny_config, tiny_model, tokens
+from tests.models.tiny_looped import tiny_config, tiny_model, tokens
 from transformers import LlamaConfig, LlamaModel
 
 from loop_rl.models.blocks import RMSNorm

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_looped import INJECTIONS, tiny_model, tokens
+from tests.models.tiny_looped import INJECTIONS, tiny_model, tokens
 
 from loop_rl.models.contexts import DecodeContext, PaddedContext
 

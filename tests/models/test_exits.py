@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from tiny_looped import tiny_model, tokens
+from tests.models.tiny_looped import tiny_model, tokens
 
 from loop_rl.models.exits import exit_distribution, exit_recurrence
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_looped import INJECTIONS, tiny_config, tiny_model
+from tests.models.tiny_looped import INJECTIONS, tiny_config, tiny_model
 from torch import Tensor
 from torch.nn.functional import softplus
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tiny_looped import tiny_model, tokens
+from tests.models.tiny_looped import tiny_model, tokens
 from transformers import DynamicCache, StaticCache
 
 from loop_rl.errors import UserError

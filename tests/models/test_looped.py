@@ -3,7 +3,7 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tiny_looped import INJECTIONS, tiny_model, tokens
+from tests.models.tiny_looped import INJECTIONS, tiny_model, tokens
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from loop_rl.models import LoopedForCausalLM
