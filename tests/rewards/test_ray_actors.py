@@ -3,20 +3,12 @@
 import sys
 from pathlib import Path
 
-import pytest
+import ray
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def ray():
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    yield ray
-    ray.shutdown()
-
-
-def test_answers_are_judged_in_actors_of_every_kind(ray):
+def test_answers_are_judged_in_actors_of_every_kind(ray_instance):
     def score():
         sys.path.insert(0, str(ROOT))
         from rewards import math_pool
@@ -39,7 +31,7 @@ def test_answers_are_judged_in_actors_of_every_kind(ray):
     assert ray.get([actor.score.remote() for actor in actors]) == [[1.0, 0.0, 0.0]] * 3
 
 
-def test_programs_run_in_an_actor(ray, tmp_path):
+def test_programs_run_in_an_actor(ray_instance, tmp_path):
     @ray.remote(num_cpus=0)
     class Scorer:
         def score(self, folder):

@@ -1,6 +1,5 @@
 """The RL loop end to end on a tiny model: run folder, resume, kill, bad input."""
 
-import importlib
 import itertools
 import json
 import math
@@ -72,6 +71,11 @@ def recipe_file(folder: Path, model: Path, **changes) -> Path:
     return file
 
 
+def local(file: Path) -> Recipe:
+    """The recipe of a run in this process alone."""
+    return load_recipe(file, ["rollout.workers=0", "reward.workers=0"])
+
+
 def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
     return load_file(run / "checkpoints" / f"step_{step}" / "model" / "model.safetensors")
 
@@ -82,8 +86,10 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, model_folder) -> Path:
-    folder = tmp_path_factory.mktemp("whole")
-    return train(load_recipe(recipe_file(folder, model_folder)), progress=False)
+    """A run without workers, which needs no Ray."""
+    recipe = local(recipe_file(tmp_path_factory.mktemp("whole"), model_folder))
+    with mock.patch("ray.init", side_effect=AssertionError("Ray was started")):
+        return train(recipe, progress=False)
 
 
 def test_a_run_folder_holds_what_report_needs(finished: Path, model_folder: Path) -> None:
@@ -111,8 +117,9 @@ def test_a_run_folder_holds_what_report_needs(finished: Path, model_folder: Path
 
 
 def test_a_run_killed_at_a_random_moment_ends_with_the_same_weights(
-    finished: Path, tmp_path: Path, model_folder: Path
+    ray_instance, finished: Path, tmp_path: Path, model_folder: Path
 ) -> None:
+    """It had workers, as has the process that resumes it; the other run had none."""
     file = recipe_file(tmp_path, model_folder)
     code = (
         "import sys; from loop_rl.recipe import load_recipe; from loop_rl.training.rl import train\n"
@@ -134,13 +141,6 @@ def test_a_run_killed_at_a_random_moment_ends_with_the_same_weights(
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
 
 
-def test_without_workers_a_run_is_the_same_and_needs_no_ray(finished: Path, tmp_path: Path, model_folder: Path) -> None:
-    recipe = load_recipe(recipe_file(tmp_path, model_folder), ["rollout.workers=0", "reward.workers=0"])
-    with mock.patch("ray.init", side_effect=AssertionError("Ray was started")):
-        run = train(recipe, progress=False)
-    assert same(weights(run, 4), weights(finished, 4))
-
-
 def interrupted(monkeypatch, file: Path, call: int, signals: int, message: str, resume: bool = False) -> Path:
     """Run the recipe here, Ctrl-C coming `signals` times in a call of the reward; returns the run's folder.
 
@@ -151,13 +151,12 @@ def interrupted(monkeypatch, file: Path, call: int, signals: int, message: str, 
         for _ in range(signals):
             os.kill(os.getpid(), signal.SIGINT)
 
-    here = importlib.import_module("tests.training.test_rl")  # the recipe's, which pytest's copy of this file is not
-    monkeypatch.setattr(here, "_CALLS", itertools.count(1))
-    monkeypatch.setitem(here.AT_CALLS, call, ctrl_c)
-    recipe = load_recipe(file, ["rollout.workers=0", "reward.workers=0"])
+    monkeypatch.setattr(sys.modules[__name__], "_CALLS", itertools.count(1))
+    monkeypatch.setitem(AT_CALLS, call, ctrl_c)
+    recipe = local(file)
     with pytest.raises(KeyboardInterrupt, match=message):
         train(recipe, resume=resume, progress=False)
-    monkeypatch.delitem(here.AT_CALLS, call)
+    monkeypatch.delitem(AT_CALLS, call)
     return Path(recipe.run.folder) / recipe.run.name
 
 
@@ -172,7 +171,7 @@ def test_ctrl_c_ends_the_step_and_a_second_one_gives_it_up(
     said = [line for line in capfd.readouterr().err.splitlines() if "Ctrl-C" in line]
     assert len(said) == 1 and answer in said[0]
     assert len((run / "metrics.jsonl").read_text().splitlines()) == step
-    train(load_recipe(file, ["rollout.workers=0", "reward.workers=0"]), resume=True)
+    train(local(file), resume=True)
     assert same(weights(run, 4), weights(finished, 4))
     out = capfd.readouterr().out
     assert f"step {step + 1}/4  reward " in out and "step 4/4  reward " in out and " tokens/s" in out
@@ -186,7 +185,7 @@ def test_a_last_evaluation_that_was_given_up_is_made_on_resume(tmp_path: Path, m
     before = weights(run, 1)
     assert [json.loads(line)["step"] for line in (run / "evals.jsonl").read_text().splitlines()] == [0]
     for _ in range(2):  # the second time there is nothing left
-        train(load_recipe(file, ["rollout.workers=0", "reward.workers=0"]), resume=True, progress=False)
+        train(local(file), resume=True, progress=False)
         assert [json.loads(line)["step"] for line in (run / "evals.jsonl").read_text().splitlines()] == [0, 1]
     assert same(weights(run, 1), before)
 
@@ -195,7 +194,7 @@ def test_updates_that_are_not_finite_stop_the_run_and_nothing_bad_is_saved(
     tmp_path: Path, model_folder: Path, monkeypatch
 ) -> None:
     file = recipe_file(tmp_path, model_folder, run={"max_steps": 20})
-    recipe = load_recipe(file, ["rollout.workers=0", "reward.workers=0"])
+    recipe = local(file)
     monkeypatch.setattr("loop_rl.learner.update.Learner._step", lambda learner: None)
     with pytest.raises(UserError, match="3 updates in a row .* not finite; no checkpoint was saved; lower optim.l"):
         train(recipe, progress=False)
@@ -241,7 +240,7 @@ def _merged(trainer: Trainer) -> dict[str, torch.Tensor]:
     return rollout_weights(trainer.model)
 
 
-def test_several_rewards_on_several_sets(model_folder: Path, tmp_path: Path) -> None:
+def test_several_rewards_on_several_sets(ray_instance, model_folder: Path, tmp_path: Path) -> None:
     here = "tests.training.test_rl"
     questions = [{"question": f"What is {n} + 1?", "answer": n + 1, "level": n % 2} for n in range(40)]
     (tmp_path / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
@@ -252,7 +251,7 @@ def test_several_rewards_on_several_sets(model_folder: Path, tmp_path: Path) -> 
         eval={"samples": 2, "data": [str(tmp_path / "other.jsonl")], "size": 2},
         run={"max_steps": 1},
     )
-    run = train(load_recipe(file, ["reward.workers=2"]), progress=False)
+    run = train(load_recipe(file, ["rollout.workers=0", "reward.workers=2"]), progress=False)
     (row,) = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     samples = pyarrow.parquet.read_table(run / "completions" / "step_1.parquet").to_pylist()
     odd = [len(sample["completion"]) % 2 for sample in samples]
