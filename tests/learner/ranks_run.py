@@ -1,7 +1,13 @@
-"""Runs every case of test_ranks.py on the ranks that it is started with: `python ranks_run.py FOLDER`."""
+"""Runs every case of test_ranks.py on several numbers of ranks: `python ranks_run.py FOLDER RANKS...`.
+
+The ranks are forked from one process, which has imported everything.
+"""
 
 import math
+import os
+import socket
 import sys
+import traceback
 
 import torch
 from accelerate import Accelerator
@@ -56,9 +62,40 @@ def run(name: str, accelerator: Accelerator) -> dict[str, torch.Tensor]:
     return {**{f"weight {key}": p.detach() for key, p in trained.items()}, **numbers}
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
+def run_cases(folder: str) -> None:
+    """All cases on this rank, as the environment says which it is."""
     accelerator = Accelerator(cpu=True)
     for case in CASES:
-        place = f"{sys.argv[1]}/{case} {accelerator.process_index} of {accelerator.num_processes}.safetensors"
+        place = f"{folder}/{case} {accelerator.process_index} of {accelerator.num_processes}.safetensors"
         save_file(run(case, accelerator), place)
+
+
+def fork_ranks(folder: str, ranks: int) -> bool:
+    """Whether all ended well."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    os.environ |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    children = []
+    for rank in range(ranks):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                run_cases(folder)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        children.append(child)
+    # One that failed is not waited for by the others: gloo's connections to it are closed.
+    return all([os.waitpid(child, 0)[1] == 0 for child in children])
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(not all(fork_ranks(sys.argv[1], int(ranks)) for ranks in sys.argv[2:]))
