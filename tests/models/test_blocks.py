@@ -1,11 +1,11 @@
 """Blocks against transformers' Llama with the same weights."""
 
 import torch
-from tests.models.tiny_looped import tiny_config, tiny_model, tokens
 from transformers import LlamaConfig, LlamaModel
 
 from loop_rl.models.blocks import RMSNorm
 from loop_rl.models.contexts import PaddedContext
+from tests.models.tiny_looped import tiny_config, tiny_model, tokens
 from tests.rounding import rounding
 
 NAMES = {

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from tests.models.tiny_looped import INJECTIONS, tiny_model, tokens
 
 from loop_rl.models.contexts import DecodeContext, PaddedContext
+from tests.models.tiny_looped import INJECTIONS, tiny_model, tokens
 
 EXACT = 1e-12
 LENGTHS = (7, 4, 1)

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from tests.models.tiny_looped import tiny_model, tokens
 
 from loop_rl.models.exits import exit_distribution, exit_recurrence
+from tests.models.tiny_looped import tiny_model, tokens
 
 
 def walk(logits: list[float]) -> list[float]:

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from tests.models.tiny_looped import INJECTIONS, tiny_config, tiny_model
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.contexts import PaddedContext
 from loop_rl.models.looped import PreludeOutput
+from tests.models.tiny_looped import INJECTIONS, tiny_config, tiny_model
 
 BATCH, TOKENS, WIDTH, EXACT = 2, 3, 16, 1e-12
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tests.models.tiny_looped import tiny_model, tokens
 from transformers import DynamicCache, StaticCache
 
 from loop_rl.errors import UserError
+from tests.models.tiny_looped import tiny_model, tokens
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tests.models.tiny_looped import INJECTIONS, tiny_model, tokens
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from loop_rl.models import LoopedForCausalLM
+from tests.models.tiny_looped import INJECTIONS, tiny_model, tokens
 
 
 @pytest.mark.parametrize("injection", INJECTIONS)
