@@ -43,6 +43,22 @@ def token_cross_entropy(head: nn.Module, hidden: Tensor, labels: Tensor, ignored
     return _in_chunks(head, losses, hidden, labels)[0]
 
 
+def token_kl(head: nn.Module, hidden: Tensor, expected: Tensor) -> Tensor:
+    """KL(p || q) in nats, where q is read out of `hidden` and p of `expected`, which gets no gradient.
+
+    Both are states [N, width] -> [N]; precision as `token_logps`.
+    """
+
+    def divergences(hidden: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            p = _precise(head(expected)).log_softmax(-1)
+        q = _precise(head(hidden)).log_softmax(-1)
+        kl = F.kl_div(q, p, log_target=True, reduction="none").sum(-1)
+        return kl, kl.detach()
+
+    return _in_chunks(head, divergences, hidden, expected)[0]
+
+
 def _precise(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
 from loop_rl.errors import UserError
+from loop_rl.learner.head import token_kl
 from loop_rl.learner.language import IGNORED
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.contexts import PaddedContext
@@ -91,13 +91,8 @@ def distillation_loss(
     with torch.no_grad():
         prelude = core.prelude_forward(ids, context)
         z = core.endpoint(prelude, core.draw_initial_state(context.position_ids, row_seeds, prelude), context)
-        p = _logps(teacher, core.coda_forward(z, context, prelude))
+        expected = core.coda_forward(z, context, prelude)
     predicted = student(core, prelude, context)
     hidden = (predicted - z).square().mean() / z.var(unbiased=False)
-    q = _logps(teacher, core.coda_forward(core.recur(predicted, prelude, context), context, prelude))
-    return hidden, F.kl_div(q, p, log_target=True, reduction="none").sum(-1).mean()
-
-
-def _logps(model: LoopedForCausalLM, hidden: Tensor) -> Tensor:
-    logits = model.lm_head(hidden)
-    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+    read = core.coda_forward(core.recur(predicted, prelude, context), context, prelude)
+    return hidden, token_kl(teacher.lm_head, read.flatten(0, 1), expected.flatten(0, 1)).mean()

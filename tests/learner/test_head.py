@@ -7,7 +7,7 @@ from torch import nn
 
 from loop_rl.learner import head
 from loop_rl.learner.bench import LiveBytes
-from loop_rl.learner.head import token_cross_entropy, token_logps
+from loop_rl.learner.head import token_cross_entropy, token_kl, token_logps
 
 TOKENS, WIDTH, VOCABULARY = 23, 8, 50
 
@@ -80,3 +80,19 @@ def test_a_head_that_is_not_trained(monkeypatch) -> None:
     logps, _ = token_logps(layer, hidden, targets, 1.0)
     expected = layer(hidden).log_softmax(-1).gather(-1, targets[:, None]).sum()
     torch.testing.assert_close(*(torch.autograd.grad(x, hidden)[0] for x in (logps.sum(), expected)))
+
+
+@pytest.mark.parametrize("chunk", [1, 4 * VOCABULARY, TOKENS * VOCABULARY])
+def test_divergences_equal_those_of_all_logits(monkeypatch, chunk: int) -> None:
+    layer, hidden, _, weights = problem(torch.float64)
+    expected = (hidden + torch.randn_like(hidden)).detach().requires_grad_()
+    p, q = layer(expected).softmax(-1).detach(), layer(hidden).softmax(-1)
+    written = (p * (p / q).log()).sum(-1)
+    gradients = torch.autograd.grad((written * weights).sum(), [hidden, layer.weight])
+    monkeypatch.setattr(head, "CHUNK", chunk)
+    found = token_kl(layer, hidden, expected)
+    torch.testing.assert_close(found, written, rtol=1e-12, atol=1e-12)
+    (found * weights).sum().backward()
+    assert expected.grad is None
+    for ours, theirs in zip((hidden.grad, layer.weight.grad), gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from loop_rl.errors import UserError
+from loop_rl.learner import head
 from loop_rl.models.contexts import PaddedContext
 from loop_rl.models.prefill import STUDENT_FILE, PrefillStudent, prefill, student_endpoint, teacher_endpoint
 from loop_rl.models.terminal import TerminalPrefill
@@ -39,8 +40,11 @@ def student_of(folder):
     return load_file(folder / "model" / STUDENT_FILE)
 
 
-@pytest.mark.parametrize("injection", ["ortho", "deq_qkv", "huginn_linear"])
-def test_the_loss_is_the_written_one(injection):
+@pytest.mark.parametrize(
+    ("injection", "chunk"), [("ortho", head.CHUNK), ("ortho", 5 * 40), ("deq_qkv", 40), ("huginn_linear", 40)]
+)
+def test_the_loss_is_the_written_one(injection, chunk, monkeypatch):
+    monkeypatch.setattr(head, "CHUNK", chunk)
     model = tiny_model(torch.float64, injection=injection)
     torch.manual_seed(1)
     student = PrefillStudent(model.model, from_teacher=False).double()
