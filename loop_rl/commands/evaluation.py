@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from loop_rl.evaluation.sample import Generate
     from loop_rl.evaluation.scorer import Scorer
     from loop_rl.evaluation.task import Task
+    from loop_rl.recipe import LoraSection
 
 
 @dataclass(frozen=True)
@@ -148,34 +149,59 @@ def run_eval(
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A model with its tokenizer, the student that reads its prompts, if any, their digest, and where they sample."""
+    """A model with its tokenizer, the student that reads its prompts, if any, their digest, where they sample, and the
+    adapters that it has beside its weights."""
 
     model: Any
     tokenizer: Any
     student: Any
     weights: str
     device: str
+    lora: LoraSection | None
 
 
 def _load(target: Target, recipe: Recipe) -> _Loaded:
     import torch
 
     from loop_rl.evaluation.settings import weights_digest
+    from loop_rl.models.adapters import adapted, load_adapters
     from loop_rl.models.prefill import PrefillStudent
-    from loop_rl.training.load import load_model, resolve_model
+    from loop_rl.training.load import check_same_weights, load_model, resolve_model
 
     if recipe.run.threads is not None:
         torch.set_num_threads(recipe.run.threads)
-    model, tokenizer = load_model(recipe.model.path, recipe.model.dtype)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model.to("cpu" if _pooled(recipe) else device).eval()  # a pool's workers have copies of their own
-    student, weights = None, weights_digest(model.state_dict())
+    trained = recipe if target.run is None or target.recipe is None else load_recipe(target.recipe)
+    lora = trained.lora if _samples_as_trained(target, recipe, trained) else None
+    model, tokenizer = load_model(recipe.model.path if lora is None else trained.model.path, recipe.model.dtype)
+    student = None
     if recipe.rollout.prefill == "student":
         # A run's student is the one that lies beside the model which it started from.
-        start = recipe.model.path if target.run is None else load_recipe(target.recipe).model.path
-        student = PrefillStudent.load(Path(resolve_model(start)), model)
+        student = PrefillStudent.load(Path(resolve_model(trained.model.path)), model)
+    if lora is not None:
+        model.config.depth = trained.model.depth or model.config.depth
+        load_adapters(adapted(model, lora), Path(target.model).parent)
+        check_same_weights(model, Path(target.model), trained.model.path)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model.to("cpu" if _pooled(recipe) else device).eval()  # a pool's workers have copies of their own
+    weights = weights_digest(model.state_dict())
+    if student is not None:
+        student.to(model.device)
         weights += weights_digest(student.state_dict())
-    return _Loaded(model, tokenizer, student, weights, recipe.rollout.cluster or device)
+    return _Loaded(model, tokenizer, student, weights, recipe.rollout.cluster or device, lora)
+
+
+def _samples_as_trained(target: Target, recipe: Recipe, trained: Recipe) -> bool:
+    """Whether adapters stay beside the weights which the run started from, as in training, rather than merged.
+
+    In bfloat16 the merged weights are rounded, so they sample something else.
+    """
+    from loop_rl.models.adapters import ADAPTER_FILE
+
+    return (
+        target.run is not None
+        and (Path(target.model).parent / ADAPTER_FILE).is_file()
+        and (recipe.model.path, recipe.model.dtype) == (target.model, trained.model.dtype)
+    )
 
 
 def _pooled(recipe: Recipe) -> bool:
@@ -284,6 +310,7 @@ def _tools(
         learner_gpus=0,
         student=student,
         tokenizer=loaded.tokenizer,
+        lora=loaded.lora,
     )
     with pool, make_scorer(rewards, recipe.reward.workers) as scorer:
         _tell(scorer)

@@ -274,19 +274,11 @@ class Learner:
 
 
 def rollout_weights(model: torch.nn.Module) -> dict[str, Tensor]:
-    """The state dict of the plain looped model, LoRA adapters merged into copies of the layers they adapt."""
-    base = plain(model)
-    if base is model:
-        return model.state_dict()
-    merged: dict[str, Tensor] = {}
-    for name, value in base.state_dict().items():
-        if ".lora_" in name or ".modules_to_save." in name:
-            continue
-        merged[name.replace(".base_layer", "")] = value
-    for name, module in base.named_modules():
-        if hasattr(module, "get_delta_weight") and hasattr(module, "base_layer"):
-            weight = module.base_layer.weight.detach().clone()
-            for adapter in module.active_adapters:
-                weight += module.get_delta_weight(adapter).detach().to(weight.dtype)
-            merged[f"{name}.weight"] = weight
-    return merged
+    """What a sampler computes with: the looped model's state dict, LoRA adapters beside the layers they adapt."""
+    return plain(model).state_dict()
+
+
+def trained_weights(model: torch.nn.Module) -> dict[str, Tensor]:
+    """Those of the rollout weights that an update may change: all of them, or the adapters."""
+    frozen = {n for n, p in plain(model).named_parameters(remove_duplicate=False) if not p.requires_grad}
+    return {name: value for name, value in rollout_weights(model).items() if name not in frozen}

@@ -25,7 +25,11 @@ class Engine(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def send_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Take a copy of these weights (a state dict of LoopedForCausalLM), on which rollouts are marked `version`."""
+        """Take a copy of these weights, on which rollouts are marked `version`.
+
+        First a whole state dict of LoopedForCausalLM, with adapters where the engine has them; later ones may leave
+        out what has not changed.
+        """
 
     def generate(
         self,

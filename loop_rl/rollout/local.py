@@ -1,22 +1,30 @@
 """Sampling with a copy of the model in this process: a rollout worker's work, and an engine without Ray."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
+from loop_rl.models.adapters import adapted
 from loop_rl.models.prefill import PrefillStudent
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampler import stream_groups
 from loop_rl.rollout.sampling import Sampling
 
+if TYPE_CHECKING:
+    from loop_rl.recipe import LoraSection
+
 
 class LocalEngine:
     """Holds a copy of the model and samples with it, as one rollout worker does. See Engine.
 
-    student: reads the prompts in the recurrences' place. tokenizer: what stop strings are looked for with.
+    student: reads the prompts in the recurrences' place. tokenizer: what stop strings are looked for with. lora: the
+    adapters that the model has beside its weights, as the learner's.
     """
 
     restarts = 0
@@ -27,15 +35,19 @@ class LocalEngine:
         dtype: str = "float32",
         student: PrefillStudent | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
+        lora: LoraSection | None = None,
     ) -> None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         with torch.random.fork_rng(devices=[]):  # weights that are replaced must not advance the run's random stream
-            self.model = LoopedForCausalLM(LoopedConfig(**config.to_dict())).to(device, getattr(torch, dtype)).eval()
+            self.model = LoopedForCausalLM(LoopedConfig(**config.to_dict())).to(getattr(torch, dtype))
+            if lora is not None:
+                adapted(self.model, lora)
+        self.model.to(device).eval()
         self.student, self.tokenizer = student, tokenizer
         self.notes: list[str] = []
         self.version = -1
 
-    def __enter__(self) -> "LocalEngine":
+    def __enter__(self) -> LocalEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -43,7 +55,9 @@ class LocalEngine:
 
     def send_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """See Engine."""
-        self.model.load_state_dict(weights)
+        found = self.model.load_state_dict(weights, strict=self.version < 0)
+        if found.unexpected_keys:
+            raise ValueError(f"the model has no {', '.join(found.unexpected_keys)}")
         self.version = version
 
     def stream(self, prompts: list[list[int]], sampling: Sampling, seeds: list[int]) -> Iterator[tuple[int, Rollout]]:

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from loop_rl.errors import UserError
-from loop_rl.models import LoopedConfig
+from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.prefill import PrefillStudent
 from loop_rl.rollout.actors import DEATHS, LOG, MAX_RETRIES, NotReady, Refusal, accepted, answer, state, wait
 from loop_rl.rollout.instance import check_alive, first_line, logs, of_ray, start_ray, stop_ray
@@ -21,6 +21,9 @@ from loop_rl.rollout.placement import Placement
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampler import to_numpy, to_torch
 from loop_rl.rollout.sampling import Sampling
+
+if TYPE_CHECKING:
+    from loop_rl.recipe import LoraSection
 
 log = logging.getLogger(__name__)
 
@@ -36,18 +39,28 @@ class RolloutWorker:
         threads: int,
         student: dict[str, np.ndarray] | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
+        lora: "LoraSection | None" = None,
     ) -> None:
         """student: weights of a PrefillStudent that reads the prompts."""
         torch.set_num_threads(threads)
-        self.engine = LocalEngine(LoopedConfig(**config), dtype, tokenizer=tokenizer)
+        self.engine = LocalEngine(LoopedConfig(**config), dtype, tokenizer=tokenizer, lora=lora)
         if student is not None:
             model = self.engine.model
-            self.engine.student = PrefillStudent(model.model).to(model.device, model.dtype).eval()
+            with torch.device("meta"):  # of the plain model: the engine's core may have adapters
+                empty = PrefillStudent(LoopedForCausalLM(model.config).model)
+            self.engine.student = empty.to_empty(device=model.device).to(model.dtype).eval()
             self.engine.student.load_state_dict({name: to_torch(value) for name, value in student.items()})
+        self.whole = ""
 
-    def set_weights(self, weights: dict[str, np.ndarray], version: int) -> int:
-        """Take new weights; returns their version."""
-        self.engine.send_weights({name: to_torch(value) for name, value in weights.items()}, version)
+    def set_weights(self, parts: list[ray.ObjectRef], version: int) -> int:
+        """Take new weights; returns their version.
+
+        parts: the last whole state dict, and what has changed since; references in a list, so that Ray fetches none
+        that is here already.
+        """
+        for part in parts if parts[0].hex() != self.whole else parts[1:]:
+            self.engine.send_weights({name: to_torch(value) for name, value in ray.get(part).items()}, version)
+        self.whole = parts[0].hex()
         return version
 
     def sample(
@@ -88,6 +101,7 @@ class RolloutPool:
         learner_gpus: int = 1,
         student: PrefillStudent | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
+        lora: "LoraSection | None" = None,
     ) -> None:
         self._owns_ray = start_ray(workers, cluster)
         self.workers: list[Any] = []
@@ -102,7 +116,7 @@ class RolloutPool:
             self._placement = Placement(workers, learner_gpus)
             weights = None if student is None else {name: to_numpy(w.cpu()) for name, w in student.state_dict().items()}
             make = RolloutWorker.options(num_cpus=1, num_gpus=self._placement.gpus_per_worker)
-            arguments = (config.to_dict(), dtype, threads, weights, tokenizer)
+            arguments = (config.to_dict(), dtype, threads, weights, tokenizer, lora)
             self.workers = [make.remote(*arguments) for _ in range(workers)]
             self.notes = self._notes()
         except BaseException:
@@ -110,7 +124,8 @@ class RolloutPool:
             raise
         self.version = -1
         self.restarts = 0
-        self._weights: Any = None
+        self._names: set[str] = set()
+        self._parts: list[ray.ObjectRef] = []  # see RolloutWorker.set_weights
 
     def __enter__(self) -> "RolloutPool":
         return self
@@ -123,7 +138,11 @@ class RolloutPool:
     def send_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """See Engine."""
         check_alive()
-        self._weights = ray.put({name: to_numpy(value.detach().cpu()) for name, value in weights.items()})
+        part = ray.put({name: to_numpy(value.detach().cpu()) for name, value in weights.items()})
+        if weights.keys() >= self._names:
+            self._names, self._parts = set(weights), [part]
+        else:
+            self._parts = [self._parts[0], part]
         self.version = version
         for index in range(len(self.workers)):
             self._arm(index)
@@ -131,7 +150,7 @@ class RolloutPool:
     def _arm(self, index: int) -> None:
         """Send the current weights to one worker, again if it dies meanwhile."""
         worker = self.workers[index]
-        answer(worker, lambda: worker.set_weights.remote(self._weights, self.version), f"rollout worker {index}")
+        answer(worker, lambda: worker.set_weights.remote(self._parts, self.version), f"rollout worker {index}")
 
     def generate(
         self,

@@ -12,7 +12,9 @@ import loop_rl
 from loop_rl import hub
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
+from loop_rl.models.adapters import merged_weights
 from loop_rl.models.checkpoints import load_checkpoint, read_config
+from loop_rl.models.checkpoints.files import WeightFiles
 from loop_rl.training.checkpoints import MANIFEST, checkpoint_step, find_fault, latest_checkpoint
 
 EMBEDDED = Path(loop_rl.__file__).parent / "embedded"
@@ -91,6 +93,21 @@ def load_model(path: str | Path, dtype: str = "float32") -> tuple[LoopedForCausa
     folder = model_folder(path)
     model = _named(load_checkpoint, folder, getattr(torch, dtype))
     return model, _tokenizer(folder, model.config)
+
+
+def check_same_weights(looped: LoopedForCausalLM, saved: Path, start: str) -> None:
+    """UserError where `looped`, a run's adapters beside the model at `start`, isn't what the run saved merged."""
+    files = WeightFiles(saved)
+    for name, value in merged_weights(looped).items():
+        if name not in files.dtypes:  # a tied head
+            continue
+        stored = files.tensor(name)
+        bound = 8 * float(value.abs().max()) * torch.finfo(stored.dtype).eps  # a few products, summed and stored
+        if stored.shape != value.shape or not torch.allclose(stored.to(value), value, rtol=0, atol=bound):
+            raise UserError(
+                f"model.path: {start} is no longer the model that the run started from ({name} differs from {saved} "
+                f"without the adapters); evaluate {saved} instead"
+            )
 
 
 def load_tokenizer(path: str | Path, config: LoopedConfig) -> PreTrainedTokenizerBase:

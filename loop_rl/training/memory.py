@@ -16,11 +16,11 @@ from loop_rl.errors import UserError
 from loop_rl.fixed_point import Estimator, parse_estimator
 from loop_rl.learner.head import chunk_tokens
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
+from loop_rl.models.adapters import adapted_layers, adapter_size
 from loop_rl.models.terminal import cache_floats
 from loop_rl.recipe import Recipe
 from loop_rl.rollout.batches import token_budget
 from loop_rl.rollout.sampling import Sampling
-from loop_rl.training.lora import adapted_layers, adapter_size
 
 MIB = 2**20
 PROCESS = 500 * MIB  # an interpreter with torch, transformers and Ray, measured on Linux
@@ -120,8 +120,9 @@ def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int) -> list[
     # What is trained has float32 gradients, moments and, where the model is below it, master weights; PEFT makes
     # adapters float32 whatever the model is.
     full = _DTYPE_BYTES["float32"]
+    weights = parameters * item + (trained * full if recipe.lora else 0)
     parts = [
-        Part("weights", parameters * item + (trained * full if recipe.lora else 0)),
+        Part("weights", weights),
         Part("gradients", trained * full),
         Part("Adam", 2 * trained * full),
     ]
@@ -132,10 +133,10 @@ def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int) -> list[
     rows = min(learner.per_device_train_batch_size, completions)
     parts.append(Part("activations", activations(config, estimator, depth, rows, length, rollout, item)))
     if local:
-        # A worker holds its weights and, while they are replaced, the arrays that they come in.
-        parts.append(Part("rollout workers' weights", local * parameters * item))
+        # Ray's object store keeps what a restarted worker is sent.
+        parts.append(Part("rollout workers' weights", local * weights))
         if workers:
-            parts.append(Part("weights on their way", parameters * item, on_device=False))
+            parts.append(Part("weights on their way", weights, on_device=False))
         parts.append(Part("KV banks", bank_bytes(recipe, config, depth, completions, length, local)))
     if estimator.reuses:
         # Once in the sampler's buffer, once in its records, once where the learner reads them.

@@ -18,7 +18,7 @@ from loop_rl.evaluation.sample import sample_and_submit
 from loop_rl.evaluation.scorer import Scorer
 from loop_rl.evaluation.task import Task, about_left_out
 from loop_rl.learner.objective import group_advantages
-from loop_rl.learner.update import rollout_weights
+from loop_rl.learner.update import rollout_weights, trained_weights
 from loop_rl.recipe import Recipe
 from loop_rl.rollout.engine import Engine
 from loop_rl.rollout.instance import check_workers
@@ -104,7 +104,7 @@ def _engine(trainer: Trainer) -> Engine:
     """What samples: the recipe's rollout workers, or with none of them this process."""
     recipe, config = trainer.recipe, trainer.looped.config
     if recipe.rollout.workers == 0:
-        return LocalEngine(config, recipe.model.dtype, trainer.student, trainer.tokenizer)
+        return LocalEngine(config, recipe.model.dtype, trainer.student, trainer.tokenizer, recipe.lora)
     return RolloutPool(
         config,
         recipe.model.dtype,
@@ -114,6 +114,7 @@ def _engine(trainer: Trainer) -> Engine:
         learner_gpus=trainer.ranks.here if trainer.accelerator.device.type == "cuda" else 0,
         student=trainer.student,
         tokenizer=trainer.tokenizer,
+        lora=recipe.lora,
     )
 
 
@@ -205,7 +206,8 @@ def _step(
     with stop.whole():
         learned = trainer.learn(sampled.rollouts, advantages)
         before_weights = time.perf_counter()
-        pool.send_weights(rollout_weights(trainer.model), trainer.step)
+        sent = trained_weights(trainer.model)
+        pool.send_weights(sent, trainer.step)
         done = time.perf_counter()
         write_completions(run, trainer.step, examples, sampled, scores, advantages)
         end = time.perf_counter()
@@ -213,6 +215,7 @@ def _step(
             "step": trainer.step,
             **reward_metrics(rewards, scores, sampled.rollouts),
             **learned,
+            "rollout/weight_bytes": float(sum(value.nbytes for value in sent.values())),
             "rollout/worker_restarts": pool.restarts,
             "reward/worker_restarts": scorer.restarts,
             **mirror.metrics(),

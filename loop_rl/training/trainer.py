@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from safetensors.torch import load_file, save_file
 
 from loop_rl.data import Example
 from loop_rl.errors import UserError
@@ -21,8 +20,9 @@ from loop_rl.learner.batch import Sample, samples_of, shares
 from loop_rl.learner.figures import Metrics, over_iterations
 from loop_rl.learner.health import breach, recomputing
 from loop_rl.learner.optimizer import make_optimizer, trainable
-from loop_rl.learner.update import Learner, Objective, rollout_weights
+from loop_rl.learner.update import Learner, Objective
 from loop_rl.models import LoopedForCausalLM
+from loop_rl.models.adapters import adapted, load_adapters, merged_weights, save_adapters
 from loop_rl.models.generation import model_end_tokens
 from loop_rl.models.prefill import PrefillStudent
 from loop_rl.recipe import Recipe
@@ -31,13 +31,11 @@ from loop_rl.rollout.sampling import Sampling
 from loop_rl.training.checkpoints import load_training_state, save_training_state
 from loop_rl.training.exchange import deal, receive
 from loop_rl.training.load import load_model, resolve_model
-from loop_rl.training.lora import adapted
 from loop_rl.training.ranks import Ranks
 from loop_rl.training.schedule import decay_factor
 
 log = logging.getLogger(__name__)
 
-_ADAPTER_FILE = "adapter.safetensors"
 _STATE_FILE = "training_state.pt"
 # One update that is not finite is skipped; so many in a row mean that the weights themselves are bad.
 MAX_NOT_FINITE_IN_A_ROW = 3
@@ -67,6 +65,9 @@ class Trainer:
         looped.to(dtype)
         looped.config.dtype = dtype
         looped.config.depth = recipe.model.depth or looped.config.depth  # its checkpoints say what was trained
+        self.student = None  # made like the core, so before its layers get adapters
+        if recipe.rollout.prefill == "student":
+            self.student = PrefillStudent.load(Path(resolve_model(recipe.model.path)), self.looped)
         if recipe.lora is not None and recipe.lora.lora_dropout:
             log.warning("lora.lora_dropout has no effect in RL: the learner scores as the sampler sampled, without it")
         torch.manual_seed(recipe.run.seed)
@@ -103,9 +104,6 @@ class Trainer:
             stop=self.task.stop,
             max_batch_tokens=rollout.max_batch_tokens,
         )
-        self.student = None
-        if rollout.prefill == "student":
-            self.student = PrefillStudent.load(Path(resolve_model(recipe.model.path)), self.looped)
         self.step = 0
         self.unhealthy: str | None = None
         self.not_finite_in_a_row = 0
@@ -202,7 +200,7 @@ class Trainer:
 
         Raises UserError for weights that are not finite.
         """
-        weights = {name: value.contiguous() for name, value in rollout_weights(self.model).items()}
+        weights = {name: value.contiguous() for name, value in merged_weights(self.looped).items()}
         if bad := [name for name, value in weights.items() if not value.isfinite().all()]:
             raise UserError(
                 f"{bad[0]} and {len(bad) - 1} other weights are not finite after step {self.step}, so they were not "
@@ -211,7 +209,7 @@ class Trainer:
         LoopedForCausalLM.save_pretrained(_detached(self.looped), folder / "model", state_dict=weights)
         self.tokenizer.save_pretrained(folder / "model")
         if self.recipe.lora is not None:
-            save_file(self._adapters(), folder / _ADAPTER_FILE)
+            save_adapters(self.model, folder)
         save_training_state(folder / _STATE_FILE, {"optimizer": self.learner.optimizer}, self._counters())
 
     def load(self, folder: Path) -> None:
@@ -220,9 +218,7 @@ class Trainer:
             model, _ = load_model(str(folder / "model"), self.recipe.model.dtype)
             self.looped.load_state_dict(model.state_dict())
         else:
-            own = self._adapters()
-            for name, value in load_file(folder / _ADAPTER_FILE).items():
-                own[name].data.copy_(value)
+            load_adapters(self.model, folder)
         counters = load_training_state(folder / _STATE_FILE, {"optimizer": self.learner.optimizer})
         self.step = counters["step"]
         if counters["recomputes"]:
@@ -230,9 +226,6 @@ class Trainer:
 
     def _counters(self) -> dict[str, Any]:
         return {"step": self.step, "recomputes": self.learner.estimator.name != self.recipe.learner.estimator}
-
-    def _adapters(self) -> dict[str, torch.Tensor]:
-        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
 
 def _detached(looped: LoopedForCausalLM) -> LoopedForCausalLM:

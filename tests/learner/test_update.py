@@ -13,7 +13,8 @@ from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import collate, samples_of
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.scoring import score
-from loop_rl.learner.update import Learner, Objective, rollout_weights
+from loop_rl.learner.update import Learner, Objective
+from loop_rl.models.adapters import merged_weights
 from tests.tiny import tiny_model, tiny_rollouts
 
 REWARDS = torch.tensor([[1.0, 0, 0, 1], [0, 0, 0, 0], [1, 0, 1, 1]], dtype=torch.float64)
@@ -147,7 +148,7 @@ def test_masks_come_from_lengths_not_from_the_pad_id() -> None:
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_lora_trains_only_adapters_and_its_rollout_weights_are_merged(estimator: str) -> None:
+def test_lora_trains_only_adapters_and_its_merged_weights_are_the_model(estimator: str) -> None:
     model = tiny_model(torch.float64)
     samples = samples_of(tiny_rollouts(model), group_advantages(REWARDS))
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"))
@@ -157,7 +158,7 @@ def test_lora_trains_only_adapters_and_its_rollout_weights_are_merged(estimator:
     assert learner.update(samples)["grad_norm"] > 0
     assert learner.update(samples)["grad_norm"] > 0
     merged = tiny_model(torch.float64)
-    merged.load_state_dict(rollout_weights(adapted))
+    merged.load_state_dict(merged_weights(adapted.get_base_model()))
     ids = torch.tensor([[5, 6, 7, 8]])
     torch.testing.assert_close(merged(ids).logits, adapted(ids).logits, rtol=0, atol=1e-12)
     assert (merged(ids).logits - tiny_model(torch.float64)(ids).logits).abs().max() > 1e-4
@@ -173,7 +174,7 @@ def test_dropout_of_adapters_is_off_in_scoring() -> None:
             if "lora_B" in name:
                 p.add_(torch.randn_like(p) * 0.1)
     sampler = tiny_model()
-    sampler.load_state_dict(rollout_weights(adapted))
+    sampler.load_state_dict(merged_weights(adapted.get_base_model()))
     samples = samples_of(tiny_rollouts(sampler), group_advantages(REWARDS))
     optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=0.0)
     learner = Learner(adapted, parse_estimator("full_bptt"), Objective(7), optimizer)

@@ -11,12 +11,11 @@ from loop_rl.errors import UserError
 from loop_rl.learner.batch import collate, samples_of
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.scoring import score
-from loop_rl.learner.update import rollout_weights
+from loop_rl.models.adapters import PARTS, adapted, adapted_layers, merged_weights
 from loop_rl.recipe import LoraSection, Recipe
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.training.load import load_model
-from loop_rl.training.lora import PARTS, adapted, adapted_layers
 from loop_rl.training.memory import run_parts
 from loop_rl.training.trainer import Trainer
 from tests.families import FAMILIES, write_model
@@ -52,7 +51,7 @@ def make_trainer(folder: Path, **sections) -> Trainer:
 def rollouts_of(trainer: Trainer) -> list[Rollout]:
     """Sampled by the merged weights, which is what a rollout worker holds."""
     sampler, tokenizer = load_model(trainer.recipe.model.path)[0], trainer.tokenizer
-    sampler.load_state_dict(rollout_weights(trainer.model))
+    sampler.load_state_dict(merged_weights(trainer.looped))
     prompts = [tokenizer(prompt).input_ids for prompt in PROMPTS]
     return sample_groups(sampler, prompts, trainer.sampling, [10 * trainer.step + i for i in range(len(PROMPTS))])
 
@@ -65,7 +64,7 @@ def advantages_of(rollouts: list[Rollout], tokenizer) -> torch.Tensor:
 @pytest.mark.parametrize("lora", [None, {"r": 4}], ids=["all weights", "LoRA"])
 def test_two_steps_of_reuse_and_neumann4(folder, lora):
     trainer = make_trainer(folder, lora=lora, health={"cosine_steps": 1})
-    before = {name: value.clone() for name, value in rollout_weights(trainer.model).items()}
+    before = {name: value.clone() for name, value in merged_weights(trainer.looped).items()}
     for step in range(2):
         rollouts = rollouts_of(trainer)
         advantages = advantages_of(rollouts, trainer.tokenizer)
@@ -82,7 +81,7 @@ def test_two_steps_of_reuse_and_neumann4(folder, lora):
             f"\n{folder.name} {'LoRA' if lora else 'all'} step {step + 1}: cosine {cosine:.4f} residual {residual:.1e}"
         )
         assert residual > 0.05 or cosine > 0.98
-    after = rollout_weights(trainer.model)
+    after = merged_weights(trainer.looped)
     assert {name for name in after if not torch.equal(after[name], before[name])} == expected_to_change(trainer)
     assert all(value.isfinite().all() for value in after.values())
 
@@ -131,7 +130,7 @@ def test_a_saved_model_is_the_base_plus_its_adapters(folder, parts, tmp_path):
     assert changed == {f"{n}.weight" for n in linear if n.startswith(places)}
     trainer.save(tmp_path)
     saved = load_model(str(tmp_path / "model"))[0]
-    for weights in (rollout_weights(trainer.model), saved.state_dict()):
+    for weights in (merged_weights(trainer.looped), saved.state_dict()):
         assert weights.keys() == expected.keys()
         for name, value in weights.items():
             largest = 8 * torch.finfo(value.dtype).eps * float(value.abs().max())  # 6 products and a sum
@@ -187,7 +186,7 @@ def test_embedding_and_head_of_their_own_take_an_adapter():
         for name, p in model.named_parameters():
             if "lora_" in name:
                 p.fill_(0.05)
-    merged = rollout_weights(model)
+    merged = merged_weights(model.get_base_model())
     assert {n for n in base if not torch.equal(merged[n], base[n])} == {"model.embed_tokens.weight", "lm_head.weight"}
     ids = torch.arange(3, 12)[None]
     plain = tiny_model(torch.float64)

@@ -12,10 +12,10 @@ from loop_rl.learner.head import CHUNK
 from loop_rl.learner.optimizer import make_optimizer, trainable
 from loop_rl.learner.scoring import score
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
+from loop_rl.models.adapters import adapted
 from loop_rl.models.contexts import DecodeContext, PaddedContext
 from loop_rl.recipe import Recipe
 from loop_rl.rollout.record import Completion, Rollout
-from loop_rl.training.lora import adapted
 from loop_rl.training.memory import (
     MIB,
     Memory,

@@ -23,6 +23,7 @@ from transformers import AutoTokenizer
 
 from loop_rl.errors import UserError
 from loop_rl.evaluation import Scores
+from loop_rl.learner.update import trained_weights
 from loop_rl.recipe import Recipe, load_recipe
 from loop_rl.training.load import EMBEDDED
 from loop_rl.training.rl import Trainer, train
@@ -226,7 +227,7 @@ def test_lora_resumes_from_its_adapters(model_folder: Path, tmp_path: Path) -> N
     other = Trainer(load_recipe(recipe_file(tmp_path, model_folder, lora={"r": 2})))
     other.load(tmp_path / "saved")
     assert other.step == 3
-    assert same(other._adapters(), trainer._adapters())
+    assert same(trained_weights(other.model), trained_weights(trainer.model))
     assert same(weights_of(tmp_path / "saved"), {k: v for k, v in _merged(trainer).items()})
 
 
@@ -235,9 +236,9 @@ def weights_of(checkpoint: Path) -> dict[str, torch.Tensor]:
 
 
 def _merged(trainer: Trainer) -> dict[str, torch.Tensor]:
-    from loop_rl.learner.update import rollout_weights
+    from loop_rl.models.adapters import merged_weights
 
-    return rollout_weights(trainer.model)
+    return merged_weights(trainer.looped)
 
 
 def test_several_rewards_on_several_sets(ray_instance, model_folder: Path, tmp_path: Path) -> None:

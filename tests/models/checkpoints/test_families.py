@@ -10,8 +10,8 @@ from peft import LoraConfig, get_peft_model
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import collate, samples_of
 from loop_rl.learner.scoring import score
-from loop_rl.learner.update import rollout_weights
 from loop_rl.models import LoopedForCausalLM
+from loop_rl.models.adapters import merged_weights
 from loop_rl.models.checkpoints import load_checkpoint
 from loop_rl.models.contexts import PaddedContext
 from loop_rl.rollout.sampler import sample_groups
@@ -160,7 +160,7 @@ def test_adapters_on_every_linear_layer_take_part_and_merge(model):
             if "lora_B" in name:
                 p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(len(name))))
     merged = copy.deepcopy(model)
-    merged.load_state_dict(rollout_weights(adapted))
+    merged.load_state_dict(merged_weights(adapted.get_base_model()))
     with torch.no_grad():
         close(merged(ids).logits, adapted(input_ids=ids).logits)
         assert (merged(ids).logits - before).abs().max() > 1e-2

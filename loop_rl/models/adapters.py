@@ -1,11 +1,23 @@
-"""Low-rank adapters: which layers of a looped model get one, and the model wrapped by PEFT."""
+"""Low-rank adapters: which layers of a looped model get one, the model wrapped by PEFT, and adapters merged into it."""
 
-from torch import nn
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.injections.huginn_linear import HuginnLinear
-from loop_rl.recipe import LoraSection
+
+if TYPE_CHECKING:
+    from loop_rl.recipe import LoraSection
+
+#: of a checkpoint: the adapters alone, beside the merged model, under PEFT's names
+ADAPTER_FILE = "adapter.safetensors"
 
 #: the modules of each part; the injection is applied at every recurrence, the readout once after the last
 PARTS = {
@@ -60,7 +72,11 @@ def _of_rank(layers: dict[str, nn.Module], r: int) -> dict[str, nn.Module]:
 
 
 def adapted(looped: LoopedForCausalLM, lora: LoraSection) -> nn.Module:
-    """The model wrapped by PEFT, its own weights frozen; UserError as `adapted_layers`."""
+    """The model wrapped by PEFT, its own weights frozen; UserError as `adapted_layers`.
+
+    The layers are replaced in the model itself, which then computes with its adapters. They are float32 in a bfloat16
+    model, and what a layer adds up is rounded to the model's dtype: W x + B A x, never W + B A.
+    """
     from peft import LoraConfig, get_peft_model
 
     settings = LoraConfig(
@@ -71,6 +87,47 @@ def adapted(looped: LoopedForCausalLM, lora: LoraSection) -> nn.Module:
         task_type="CAUSAL_LM",
     )
     return get_peft_model(looped, settings)
+
+
+def merged_weights(looped: LoopedForCausalLM) -> dict[str, Tensor]:
+    """The state dict of the plain model: W + B A in the place of each adapted layer; without adapters, the model's own.
+
+    A bfloat16 model with adapters gives float32, all of it: of a bfloat16 sum nothing below its last bit would stay.
+    """
+    layers = {name: m for name, m in looped.named_modules() if hasattr(m, "get_delta_weight")}
+    state = looped.state_dict()
+    if not layers:
+        return state
+    precise: dict[int, Tensor] = {}  # a tensor under two names, such as a tied head, stays one
+    merged: dict[str, Tensor] = {}
+    for name, value in state.items():
+        if ".lora_" not in name:
+            merged[name.replace(".base_layer", "")] = precise.setdefault(value.data_ptr(), _precise(value))
+    for name, layer in layers.items():
+        for adapter in layer.active_adapters:
+            merged[f"{name}.weight"] = merged[f"{name}.weight"] + layer.get_delta_weight(adapter).detach()
+    return merged
+
+
+def save_adapters(model: nn.Module, folder: Path) -> None:
+    """The adapters of a model that `adapted` wrapped, in one file."""
+    save_file({name: p.contiguous() for name, p in _adapters(model).items()}, folder / ADAPTER_FILE)
+
+
+def load_adapters(model: nn.Module, folder: Path) -> None:
+    """Undo `save_adapters`. Raises KeyError or RuntimeError for a file of other adapters."""
+    own = _adapters(model)
+    with torch.no_grad():
+        for name, value in load_file(folder / ADAPTER_FILE).items():
+            own[name].copy_(value)
+
+
+def _adapters(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _precise(value: Tensor) -> Tensor:
+    return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
 
 
 def adapter_size(layer: nn.Module, r: int) -> int:

@@ -3,8 +3,8 @@
 import pytest
 
 from loop_rl.errors import UserError
+from loop_rl.models.adapters import adapted_layers
 from loop_rl.recipe import LoraSection, Recipe
-from loop_rl.training.lora import adapted_layers
 from loop_rl.training.memory import estimate
 from loop_rl.training.trainer import Trainer
 from tests.families import tokenizer
