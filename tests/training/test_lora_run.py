@@ -13,9 +13,9 @@ from loop_rl.commands.convert import convert
 from loop_rl.commands.evaluation import run_eval
 from loop_rl.errors import UserError
 from loop_rl.recipe import Recipe
+from loop_rl.runs.rows import read_rows
 from loop_rl.training.load import EMBEDDED, load_model
 from loop_rl.training.rl import train
-from loop_rl.training.rows import read_rows
 
 
 @pytest.fixture(scope="module")
