@@ -287,9 +287,16 @@ def short(command: str) -> str:
 
 
 def leftovers() -> set[str]:
-    """What lies in /dev/shm and among temporary files; Ray keeps the logs of its sessions in one folder."""
+    """What lies in /dev/shm and among temporary files, but for Ray's folder, where the logs stay that the error line of
+    a failed run names, and the empty one of torch's compiler."""
     places = [Path("/dev/shm"), Path(tempfile.gettempdir())]
-    return {str(path) for place in places if place.is_dir() for path in place.iterdir() if path.name != "ray"}
+    return {
+        str(path)
+        for place in places
+        if place.is_dir()
+        for path in place.iterdir()
+        if path.name != "ray" and not path.name.startswith("torchinductor_")
+    }
 
 
 if __name__ == "__main__":
