@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from loop_rl.data import Example
 from loop_rl.data.prompts import all_prompt_ids
 from loop_rl.errors import UserError
-from loop_rl.evaluation.task import Task
+from loop_rl.evaluation.task import Task, check_enough, short_enough
+from loop_rl.recipe import Recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -39,15 +40,26 @@ def check_context(
             leave_out = context - max_completion_length
             ways = [f"lower it to {room}"] if room > 0 else []
             ways += [f"leave out longer prompts (data.max_prompt_length={leave_out})"] if leave_out > 0 else []
-            mend = ", or ".join(ways) or "use shorter prompts (data.template), or another model"
+            fix = ", or ".join(ways) or "use shorter prompts (data.template), or another model"
             raise UserError(
                 f"rollout.max_completion_length: {over} of {len(lengths)} prompts of {data} with a completion of "
                 f"{max_completion_length} tokens pass the model's context of {context} (max_position_embeddings); the "
-                f"longest prompt has {most} tokens: {mend}"
+                f"longest prompt has {most} tokens: {fix}"
             )
     return longest
 
 
-def asked(tasks: Sequence[Task]) -> list[tuple[str, Sequence[Example]]]:
-    """The questions that a run asks: the first task's to train on, and every task's held-out ones."""
-    return [(tasks[0].data, tasks[0].splits.train), *((task.data, task.splits.test) for task in tasks)]
+def fitting_tasks(
+    recipe: Recipe, tasks: Sequence[Task], tokenizer: PreTrainedTokenizerBase, config: LoopedConfig
+) -> tuple[list[Task], int]:
+    """A run's tasks (its own first) without prompts that are too long, and the tokens of the longest that is left.
+
+    Raises:
+        UserError: see `short_enough`, `check_enough` and `check_context`.
+    """
+    limit = recipe.data.max_prompt_length
+    own = short_enough(tasks[0], tokenizer, limit)
+    further = [short_enough(task, tokenizer, limit, ["test"]) for task in tasks[1:]]
+    check_enough(own, recipe)
+    asked = [(own.data, own.splits.train), *((task.data, task.splits.test) for task in (own, *further))]
+    return [own, *further], check_context(asked, tokenizer, config, recipe.rollout.max_completion_length)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from loop_rl.errors import UserError
 from loop_rl.fixed_point import Estimator, parse_estimator
 from loop_rl.learner.batch import Sample, collate
-from loop_rl.learner.figures import Metrics
+from loop_rl.learner.metrics import Metrics
 from loop_rl.learner.scoring import score
 from loop_rl.learner.update import Learner, Objective
 from loop_rl.models import LoopedConfig, LoopedForCausalLM

@@ -1,4 +1,4 @@
-"""Whether the reused states are still close to fixed points: limits on an update's figures."""
+"""Whether the reused states are still close to fixed points: limits on an update's metrics."""
 
 from __future__ import annotations
 

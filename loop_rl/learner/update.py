@@ -14,7 +14,7 @@ from torch import Tensor
 
 from loop_rl.fixed_point import Estimator
 from loop_rl.learner.batch import MicroBatch, Sample, collate, micro_batches
-from loop_rl.learner.figures import Figures, Metrics, cosine
+from loop_rl.learner.metrics import Measurements, Metrics, cosine
 from loop_rl.learner.objective import token_loss
 from loop_rl.learner.optimizer import trainable
 from loop_rl.learner.scoring import Scores, plain, score, with_initial_states
@@ -111,25 +111,25 @@ class Learner:
             completions = sum(not math.isnan(s.advantage) for s in samples)
         useful = self.useful(samples)
         scale = 1.0 / (max(completions, 1) * self.objective.max_completion_length)
-        figures = Figures()
-        figures.sums["learned_from"] = float(len(useful))
+        measured = Measurements()
+        measured.sums["learned_from"] = float(len(useful))
         self.optimizer.zero_grad(set_to_none=True)
         for rows in micro_batches(useful, self.micro_batch_size):
             start = self._clock()
             batch = self._collated(rows, self.estimator)
             collated = self._clock()
-            scores = self._backward(batch, scale, figures)
+            scores = self._backward(batch, scale, measured)
             done = self._clock()
-            figures.took("collate", collated - start)
-            figures.took("update", done - collated)
-            figures.residuals.append(scores.residuals()[batch.attention_mask.bool()].float().cpu().numpy())
+            measured.took("collate", collated - start)
+            measured.took("update", done - collated)
+            measured.residuals.append(scores.residuals()[batch.attention_mask.bool()].float().cpu().numpy())
             for name, norms in zip(("last_term", "term_before"), scores.last_terms, strict=False):
-                figures.add(name, norms.double().square())
+                measured.add(name, norms.double().square())
         start = self._clock()
-        figures = figures.gathered()
-        norm = self._step() if figures.sums["learned_from"] else None
-        figures.took("optimizer", self._clock() - start)
-        return self._metrics(figures, scale, norm)
+        measured = measured.gathered()
+        norm = self._step() if measured.sums["learned_from"] else None
+        measured.took("optimizer", self._clock() - start)
+        return self._metrics(measured, scale, norm)
 
     def gradient_cosine(self, samples: list[Sample]) -> float | None:
         """Cosine of the estimator's gradient to full BPTT's on one micro-batch, the longest completions; None without
@@ -187,20 +187,20 @@ class Learner:
         with self.model.disable_adapter():
             return score(model, batch, estimator, self.objective.temperature).logps
 
-    def _backward(self, batch: MicroBatch, scale: float, figures: Figures) -> Scores:
+    def _backward(self, batch: MicroBatch, scale: float, measured: Measurements) -> Scores:
         scores = score(self.model, batch, self.estimator, self.objective.temperature)
         per_token, parts = self._loss(scores, batch)
         self.accelerator.backward(per_token.sum() * scale)
-        figures.add("tokens", batch.mask)
-        figures.add("loss", per_token.detach(), batch.mask)
-        figures.add("entropy", scores.entropy, batch.mask)
-        figures.add("log_ratio", (scores.logps.detach() - batch.behaviour_logps).abs(), batch.mask)
+        measured.add("tokens", batch.mask)
+        measured.add("loss", per_token.detach(), batch.mask)
+        measured.add("entropy", scores.entropy, batch.mask)
+        measured.add("log_ratio", (scores.logps.detach() - batch.behaviour_logps).abs(), batch.mask)
         for name, values in parts.items():
-            figures.add(name, values, batch.mask)
+            measured.add(name, values, batch.mask)
         return scores
 
     def _loss(self, scores: Scores, batch: MicroBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The objective's summands [B, C], and the figures that go with them."""
+        """The objective's summands [B, C], and what is measured of them, per token."""
         objective = self.objective
         if objective.beta and batch.reference_logps is None:
             raise ValueError("beta needs the reference model's log-probabilities: `prepare` the samples first")
@@ -244,25 +244,25 @@ class Learner:
         self.optimizer.step()
         return norm
 
-    def _metrics(self, figures: Figures, scale: float, norm: float | None) -> Metrics:
+    def _metrics(self, measured: Measurements, scale: float, norm: float | None) -> Metrics:
         metrics: Metrics = {
-            "loss": figures.sums.get("loss", 0.0) * scale,
+            "loss": measured.sums.get("loss", 0.0) * scale,
             "grad_norm": norm,
             "skipped_update": float(norm is None),
-            "entropy": figures.ratio("entropy"),
-            "clip_ratio/region_mean": figures.ratio("clipped"),
-            "sampling/importance_sampling_ratio/mean": figures.ratio("ratio"),
-            "sampling/sampling_logp_difference/mean": figures.ratio("log_ratio"),
-            "residual/median": figures.quantile(0.5),
-            "residual/q90": figures.quantile(0.9),
-            "completions/learned_from": figures.sums["learned_from"],
-            "completions/learned_tokens": figures.sums.get("tokens", 0.0),
-            **{f"time/{name}": figures.seconds.get(name, 0.0) for name in ("update", "collate", "optimizer")},
+            "entropy": measured.ratio("entropy"),
+            "clip_ratio/region_mean": measured.ratio("clipped"),
+            "sampling/importance_sampling_ratio/mean": measured.ratio("ratio"),
+            "sampling/sampling_logp_difference/mean": measured.ratio("log_ratio"),
+            "residual/median": measured.quantile(0.5),
+            "residual/q90": measured.quantile(0.9),
+            "completions/learned_from": measured.sums["learned_from"],
+            "completions/learned_tokens": measured.sums.get("tokens", 0.0),
+            **{f"time/{name}": measured.seconds.get(name, 0.0) for name in ("update", "collate", "optimizer")},
         }
         if self.objective.beta:
-            metrics["kl"] = figures.ratio("kl")
+            metrics["kl"] = measured.ratio("kl")
         if self.estimator.kind != "bptt" and self.estimator.terms != 1:
-            squares = figures.ratio("last_term", "term_before")
+            squares = measured.ratio("last_term", "term_before")
             metrics["neumann/term_ratio"] = None if squares is None else math.sqrt(squares)
         return metrics
 

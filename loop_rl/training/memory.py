@@ -73,11 +73,11 @@ def check_fits(memory: Memory) -> None:
             largest = max(here, key=lambda part: part.size)
             raise UserError(
                 f"the run needs about {readable(needed)} but {place} has {readable(available)} available; the largest "
-                f"part is {largest.name}, {readable(largest.size)}: {_MENDS.get(largest.name, 'use a smaller model')}"
+                f"part is {largest.name}, {readable(largest.size)}: {_FIXES.get(largest.name, 'use a smaller model')}"
             )
 
 
-_MENDS = {
+_FIXES = {
     "activations": "lower learner.per_device_train_batch_size, or rollout.max_completion_length",
     "KV banks": "lower rollout.max_batch_tokens",
     "endpoint states": "lower rollout.prompts_per_step, rollout.num_generations or rollout.max_completion_length",
@@ -91,16 +91,13 @@ _MENDS = {
 
 def estimate(recipe: Recipe) -> Memory:
     """Reads the model's configuration and the data (both checked as the run would) and adds up what the run needs."""
-    from loop_rl.evaluation.context import asked, check_context
-    from loop_rl.evaluation.task import check_enough, further_tasks, short_enough, training_task
+    from loop_rl.evaluation.context import fitting_tasks
+    from loop_rl.evaluation.task import further_tasks, training_task
     from loop_rl.training.load import load_config, load_tokenizer
 
     config = load_config(recipe.model.path)
     tasks = [training_task(recipe), *further_tasks(recipe)]
-    tokenizer = load_tokenizer(recipe.model.path, config)
-    tasks = [short_enough(task, tokenizer, recipe.data.max_prompt_length) for task in tasks]
-    check_enough(tasks[0], recipe)
-    longest = check_context(asked(tasks), tokenizer, config, recipe.rollout.max_completion_length)
+    _, longest = fitting_tasks(recipe, tasks, load_tokenizer(recipe.model.path, config), config)
     return Memory(run_parts(recipe, config, longest), available_memory(), _device_available())
 
 

@@ -1,4 +1,4 @@
-"""The learner's side of an RL run: model, optimizer, data and position, and how they are saved and taken up again."""
+"""The learner's side of an RL run: model, optimizer, data and position, and how they are saved and restored."""
 
 import dataclasses
 import logging
@@ -13,12 +13,12 @@ from accelerate import Accelerator
 
 from loop_rl.data import Example
 from loop_rl.errors import UserError
-from loop_rl.evaluation.context import asked, check_context
-from loop_rl.evaluation.task import check_enough, further_tasks, short_enough, training_task
+from loop_rl.evaluation.context import fitting_tasks
+from loop_rl.evaluation.task import further_tasks, training_task
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, samples_of, shares
-from loop_rl.learner.figures import Metrics, over_iterations
 from loop_rl.learner.health import breach, recomputing
+from loop_rl.learner.metrics import Metrics, over_iterations
 from loop_rl.learner.optimizer import make_optimizer, trainable
 from loop_rl.learner.update import Learner, Objective
 from loop_rl.models import LoopedForCausalLM
@@ -49,17 +49,12 @@ class Trainer:
         self.accelerator = Accelerator(cpu=not torch.cuda.is_available())
         if self.accelerator.num_processes != self.ranks.count:
             raise RuntimeError(f"accelerate sees {self.accelerator.num_processes} of {self.ranks.count} ranks")
-        self.task = training_task(recipe)
-        self.held_out = [self.task, *further_tasks(recipe)]
+        tasks = [training_task(recipe), *further_tasks(recipe)]  # before the model is loaded
         dtype = getattr(torch, recipe.model.dtype)
         # All weights are trained: their master weights start from the checkpoint's own values, whatever their dtype.
         looped, self.tokenizer = load_model(recipe.model.path, recipe.model.dtype if recipe.lora else "float32")
-        limit = recipe.data.max_prompt_length
-        self.task = short_enough(self.task, self.tokenizer, limit)
-        further = [short_enough(task, self.tokenizer, limit, ["test"]) for task in self.held_out[1:]]
-        self.held_out = [self.task, *further]
-        check_enough(self.task, recipe)
-        check_context(asked(self.held_out), self.tokenizer, looped.config, recipe.rollout.max_completion_length)
+        self.held_out, _ = fitting_tasks(recipe, tasks, self.tokenizer, looped.config)
+        self.task = self.held_out[0]
         self.looped: LoopedForCausalLM = looped.to(self.accelerator.device).eval()
         start = {p: p.detach() for p in looped.parameters()}
         looped.to(dtype)
@@ -182,7 +177,7 @@ class Trainer:
         return {**found, "time/measure": time.perf_counter() - start}
 
     def _check_health(self, metrics: Metrics) -> None:
-        """Does what the recipe says when a figure is past its limit; the main rank, which has all, decides."""
+        """Does what the recipe says when a metric is past its limit; the main rank, which has all, decides."""
         self.unhealthy = self.ranks.from_main(lambda: breach(metrics, self.recipe.health))
         if self.unhealthy is None:
             return
@@ -213,7 +208,7 @@ class Trainer:
         save_training_state(folder / _STATE_FILE, {"optimizer": self.learner.optimizer}, self._counters())
 
     def load(self, folder: Path) -> None:
-        """Take up a checkpoint of `save`."""
+        """Restore a checkpoint of `save`."""
         if self.recipe.lora is None:
             model, _ = load_model(str(folder / "model"), self.recipe.model.dtype)
             self.looped.load_state_dict(model.state_dict())

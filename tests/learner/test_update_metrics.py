@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from loop_rl.learner.figures import Figures, cosine, over_iterations
+from loop_rl.learner.metrics import Measurements, cosine, over_iterations
 
 
 def test_metrics_over_iterations() -> None:
@@ -48,8 +48,8 @@ def test_cosine_is_that_of_the_whole_vectors() -> None:
 
 
 def test_what_nothing_was_learned_from_is_undefined() -> None:
-    figures = Figures().gathered()
-    assert figures.ratio("loss") is None and figures.quantile(0.5) is None
-    figures.add("loss", torch.tensor([float("nan"), 2.0]), torch.tensor([False, True]))
-    figures.add("tokens", torch.tensor([False, True]))
-    assert figures.ratio("loss") == 2.0
+    measured = Measurements().gathered()
+    assert measured.ratio("loss") is None and measured.quantile(0.5) is None
+    measured.add("loss", torch.tensor([float("nan"), 2.0]), torch.tensor([False, True]))
+    measured.add("tokens", torch.tensor([False, True]))
+    assert measured.ratio("loss") == 2.0

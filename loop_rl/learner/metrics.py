@@ -14,7 +14,7 @@ Metrics = dict[str, float | None]
 _QUANTILE_LIMIT = 2**24  # values that torch sorts for a quantile
 
 
-class Figures:
+class Measurements:
     """Sums over tokens, residuals and seconds of one rank's micro-batches; `gathered`: of all ranks'."""
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class Figures:
         # Evenly spaced ones stand for more than torch sorts.
         return float(values[:: 1 + len(values) // _QUANTILE_LIMIT].quantile(share)) if len(values) else None
 
-    def gathered(self) -> Figures:
+    def gathered(self) -> Measurements:
         """Those of all ranks, the same on each: whatever one of them has summed, and the longest of their times."""
-        every = Figures()
+        every = Measurements()
         for rank in gather_object([self]):
             for name, value in rank.sums.items():
                 every.sums[name] = every.sums.get(name, 0.0) + value
