@@ -28,7 +28,7 @@ _DESCRIPTION = """Reinforcement-learning post-training of looped language models
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0, 2 for what the user can mend, 130 when interrupted."""
+    """Runs one command and returns its exit code: 0, 2 for what the user can fix, 130 when interrupted."""
     argv = list(sys.argv[1:] if argv is None else argv)
     arguments = build_parser().parse_args(_repeat_set(argv))
     if os.environ.get("WORLD_SIZE", "1") != "1" and arguments.verb != "train":

@@ -51,7 +51,7 @@ class DataSection(Section):
     max_prompt_length: int | None = Field(
         None,
         ge=1,
-        description="Most tokens of a prompt; longer questions are left out and counted. null: no limit.",
+        description="Upper limit on a prompt's tokens; longer questions are left out and counted. null: no limit.",
     )
     config: str | None = Field(None, description="Configuration of a hub data set; null: its default.")
 
@@ -135,7 +135,7 @@ class RolloutSection(Section):
     depth_tolerance: float | None = Field(
         None, gt=0, description="Residual below which a token stops recurring; null: all use the model's depth."
     )
-    min_depth: int = Field(1, ge=1, description="Recurrences of a token at least, with depth_tolerance.")
+    min_depth: int = Field(1, ge=1, description="With depth_tolerance: the lower limit on a token's recurrences.")
     stop: list[str] | None = Field(
         None, description="Strings that end a completion, left out of its text; null: the label of the next question."
     )
@@ -209,10 +209,14 @@ class HealthSection(Section):
     """Whether the states that are reused are still fixed points, and what to do when they are not."""
 
     cosine_steps: int = Field(0, ge=0, description="Steps between gradient cosines to full_bptt; 0: none.")
-    min_cosine: float | None = Field(None, gt=-1, le=1, description="Least gradient cosine; null: no limit.")
-    max_residual: float | None = Field(None, gt=0, description="Greatest 90 % quantile of residuals; null: no limit.")
+    min_cosine: float | None = Field(
+        None, gt=-1, le=1, description="Lower limit on the gradient cosine; null: no limit."
+    )
+    max_residual: float | None = Field(
+        None, gt=0, description="Upper limit on the 90 % quantile of residuals; null: no limit."
+    )
     max_term_ratio: float | None = Field(
-        None, gt=0, description="Greatest ratio of the Neumann sum's last two terms; null: no limit."
+        None, gt=0, description="Upper limit on the ratio of the Neumann sum's last two terms; null: no limit."
     )
     replay_steps: int = Field(
         20, ge=0, description="Steps between replays of a micro-batch, when states are reused; 0: none."
@@ -220,7 +224,7 @@ class HealthSection(Section):
     max_replay_difference: float | None = Field(
         0.1,
         gt=0,
-        description="Greatest mean difference of the sampler's and replayed log-probabilities; null: no limit.",
+        description="Upper limit on the mean difference of the sampler's and replayed log-probabilities; null: none.",
     )
     on_breach: Literal["warn", "recompute", "stop"] = Field(
         "warn", description="Past a limit: say so, learn from recomputed endpoints from then on, or stop the run."

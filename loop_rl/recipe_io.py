@@ -1,6 +1,6 @@
 """Recipes as files: YAML with inheritance and overrides, checked against a schema so that no key is ever ignored.
 
-Every failure is a UserError of one line that names the file (or the --set) which said it, the key, and the mend.
+Every failure is a UserError of one line that names the file (or the --set) which said it, the key, and the fix.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def run_eval(
 
     Everything is read and checked before the first sample. The rows go into evals.jsonl, of the run or in the folder
     `out` (evals/<model> by default), and the samples beside it. What is kept there of the same evaluation, finished
-    or not, is taken up and not sampled again.
+    or not, is used and not sampled again.
     """
     target = find_target(name)
     first = resolve(target, None, overrides)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loop_rl.errors import UserError
+from loop_rl.errors import UserError, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,7 +103,6 @@ def load_source(source: str, cut: Cut) -> tuple[PreTrainedModel, PreTrainedToken
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     from loop_rl import hub
-    from loop_rl.models.checkpoints.files import first_line
     from loop_rl.models.retrofit import check_source
 
     silent = None if Path(source).exists() else hub.unreachable()

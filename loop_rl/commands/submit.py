@@ -84,7 +84,7 @@ def submit(name: str, address: str | None, overrides: Sequence[str], resume: boo
 
 def connect(address: str) -> Any:
     """A client of the cluster's job server; UserError, after seconds, when it can't be used."""
-    mend = "start one with `ray start --head`, or give the address of its dashboard: --address http://HOST:8265"
+    fix = "start one with `ray start --head`, or give the address of its dashboard: --address http://HOST:8265"
     if address.startswith("http"):
         try:
             urllib.request.urlopen(f"{address.rstrip('/')}/api/jobs/", timeout=ANSWER_SECONDS).close()
@@ -95,7 +95,7 @@ def connect(address: str) -> Any:
                 os.environ.setdefault("RAY_AUTH_MODE", "token")
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
-            raise UserError(f"no Ray cluster answers at {address} ({reason}); {mend}") from None
+            raise UserError(f"no Ray cluster answers at {address} ({reason}); {fix}") from None
     from ray.job_submission import JobSubmissionClient
 
     try:
@@ -104,11 +104,11 @@ def connect(address: str) -> Any:
     except Exception as error:  # connection, version and authentication errors share no class
         cause = " ".join(str(error).split())[:300]
         if "auth" in cause.lower() or "401" in cause:
-            mend = (
+            fix = (
                 "give this machine the cluster's token (~/.ray/auth_token or RAY_AUTH_TOKEN) and RAY_AUTH_MODE=token, "
                 "or start the cluster with RAY_AUTH_MODE=disabled"
             )
-        raise UserError(f"the Ray cluster at {address} can't be used ({cause}); {mend}") from None
+        raise UserError(f"the Ray cluster at {address} can't be used ({cause}); {fix}") from None
     return client
 
 

@@ -101,10 +101,10 @@ def _find(settings: DataSettings) -> Path:
         path = folder / settings.name
     if not path.is_file():
         there = [str(other) for other in sorted(path.parent.glob("*.jsonl*")) if other.is_file()]
-        mend = (
+        fix = (
             f"did you mean {nearest(str(path), there)}?"
             if there
             else "give the path of a .jsonl file with question and answer"
         )
-        raise UserError(f"data.name: no file {settings.name}; {mend}")
+        raise UserError(f"data.name: no file {settings.name}; {fix}")
     return path

@@ -1,4 +1,4 @@
-"""All that decides an evaluation's samples and scores, so that kept batches are only taken up where nothing changed."""
+"""All that decides an evaluation's samples and scores, so that kept batches are reused only where nothing changed."""
 
 from __future__ import annotations
 
