@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from loop_rl.data import Example
-from loop_rl.errors import UserError
+from loop_rl.errors import UserError, type_and_message
 from loop_rl.recipe import REWARDS
 
 RewardFunction = Callable[..., Sequence[float | None]]
@@ -51,7 +51,7 @@ def load_reward(name: str) -> RewardFunction:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # importing runs the user's module, which may fail in any way
-        raise UserError(f"reward.name: can't import {module_name} for {name} ({cause_of(error)})") from error
+        raise UserError(f"reward.name: can't import {module_name} for {name} ({type_and_message(error)})") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         raise UserError(f"reward.name: {module_name} has no function {function_name}")
@@ -140,7 +140,7 @@ def _number(name: str, reward: Any) -> float | None:
     except Exception as error:  # arrays, tensors and the user's own classes fail in any way
         raise UserError(
             f"the reward function {name} must return numbers or None, one for each completion; one of them is "
-            f"{_brief(reward)} ({cause_of(error)})"
+            f"{_brief(reward)} ({type_and_message(error)})"
         ) from error
     if not math.isfinite(number):
         raise UserError(f"the reward function {name} returned {number}; use None for what can't be scored")
@@ -166,7 +166,7 @@ def _failure(
     details = f"{trace}{about}: question {shown[0].prompt!r}, completion {shown[1]!r}, answer {shown[0].answer!r}"
     place = f" at {last[0].filename}:{last[0].lineno}" if last else ""
     return RewardError(
-        f"the reward function {name} failed{place} ({cause_of(error)}); no reward was made up for it", details
+        f"the reward function {name} failed{place} ({type_and_message(error)}); no reward was made up for it", details
     )
 
 
@@ -190,11 +190,6 @@ def _brief(value: Any) -> str:
     except Exception:  # a huge integer has no text; a user's class may have none either
         text = ""
     return f"{type(value).__name__} {text[:60]}".strip()
-
-
-def cause_of(error: BaseException) -> str:
-    """An error's type and message in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _parameters(function: RewardFunction) -> tuple[dict[str, inspect.Parameter], bool]:

@@ -15,12 +15,12 @@ import ray
 from ray.exceptions import RayError
 
 from loop_rl.data import Example
-from loop_rl.errors import UserError
+from loop_rl.errors import UserError, first_line
 from loop_rl.evaluation.reward import Reward, RewardSpec, Scores
 from loop_rl.evaluation.reward_function import RewardError
 from loop_rl.evaluation.scorer import LocalScorer, Scorer
 from loop_rl.rollout.actors import DEATHS, LOG, MAX_RETRIES, NotReady, Refusal, accepted, answer, state, wait
-from loop_rl.rollout.instance import check_alive, first_line, logs, of_ray, start_ray, stop_ray
+from loop_rl.rollout.instance import check_alive, logs, of_ray, start_ray, stop_ray
 
 log = logging.getLogger(__name__)
 

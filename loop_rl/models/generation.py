@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from loop_rl.errors import UserError
-from loop_rl.models.checkpoints.files import first_line, read_json
+from loop_rl.errors import UserError, first_line
+from loop_rl.models.checkpoints.files import read_json
 from loop_rl.models.config import LoopedConfig
 
 GENERATION_FILE = "generation_config.json"

@@ -12,8 +12,8 @@ from ray._private.state import actors
 from ray.actor import ActorHandle
 from ray.exceptions import ActorUnavailableError, RayActorError
 
-from loop_rl.errors import UserError
-from loop_rl.rollout.instance import check_alive, first_line, logs
+from loop_rl.errors import UserError, first_line
+from loop_rl.rollout.instance import check_alive, logs
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ import psutil
 import ray
 from ray.exceptions import RayError
 
-from loop_rl.errors import UserError
+from loop_rl.errors import UserError, first_line
 from loop_rl.rollout import reaper
 
 _FORWARDED = ("LOOP_RL_", "MBPP_", "HF_", "NCCL_", "CUDA_", "OMP_", "TOKENIZERS_", "PYTHONPATH")
@@ -128,11 +128,6 @@ def logs() -> Path:
     return Path(node.get_logs_dir_path() if node is not None else f"{_temp()}/ray/session_latest/logs")
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of a message; Ray's go on for many."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
 def check_workers(workers: int, cluster: str | None = None) -> None:
     """What can be known before anything is loaded: UserError where `workers` rollout workers can't be had."""
     check_ray(cluster)
@@ -190,18 +185,18 @@ def _check_limits() -> None:
 
 def _check_answers(cluster: str) -> None:
     """Ray itself would try for minutes."""
-    mend = "start one with `ray start --head`, or correct rollout.cluster"
+    fix = "start one with `ray start --head`, or correct rollout.cluster"
     address = cluster
     if cluster == "auto":
         address = os.environ.get("RAY_ADDRESS") or _running()
         if address is None:
-            raise UserError(f"rollout.cluster: no Ray cluster is running on this machine; {mend}")
+            raise UserError(f"rollout.cluster: no Ray cluster is running on this machine; {fix}")
     parts = urlsplit(address if "://" in address else f"//{address}")
     try:
         host, port = parts.hostname, parts.port or (10001 if parts.scheme == "ray" else 6379)
         socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
-        raise UserError(f"rollout.cluster: no Ray cluster answers at {address} ({error}); {mend}") from None
+        raise UserError(f"rollout.cluster: no Ray cluster answers at {address} ({error}); {fix}") from None
 
 
 def _running() -> str | None:

@@ -13,7 +13,7 @@ from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.adapters import adapted
 from loop_rl.models.prefill import PrefillStudent
 from loop_rl.rollout.record import Rollout
-from loop_rl.rollout.sampler import stream_groups
+from loop_rl.rollout.sampler import sample_groups, stream_groups
 from loop_rl.rollout.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -72,9 +72,4 @@ class LocalEngine:
         on_group: Callable[[int, Rollout], None] | None = None,
     ) -> list[Rollout]:
         """See Engine."""
-        groups: dict[int, Rollout] = {}
-        for index, rollout in self.stream(prompts, sampling, seeds):
-            groups[index] = rollout
-            if on_group is not None:
-                on_group(index, rollout)
-        return [groups[index] for index in range(len(prompts))]
+        return sample_groups(self.model, prompts, sampling, seeds, on_group, self.student, self.version, self.tokenizer)

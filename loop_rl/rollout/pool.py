@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from loop_rl.errors import UserError
+from loop_rl.errors import UserError, first_line
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.prefill import PrefillStudent
 from loop_rl.rollout.actors import DEATHS, LOG, MAX_RETRIES, NotReady, Refusal, accepted, answer, state, wait
-from loop_rl.rollout.instance import check_alive, first_line, logs, of_ray, start_ray, stop_ray
+from loop_rl.rollout.instance import check_alive, logs, of_ray, start_ray, stop_ray
 from loop_rl.rollout.local import LocalEngine
 from loop_rl.rollout.placement import Placement
 from loop_rl.rollout.record import Rollout

@@ -32,12 +32,14 @@ def read_rows(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return rows, notes
 
 
-def append_row(file: Path, row: dict[str, Any]) -> None:
-    """Add a row: all of it or, where the disk takes only a part, nothing. Numbers that are not finite become null.
+def append_row(file: Path, row: dict[str, Any]) -> dict[str, Any]:
+    """Add a row: all of it or, where the disk takes only a part, nothing. Returns it as written: numbers that are not
+    finite are None.
 
     A line that a killed process left without its end stays alone, so that this one can be read.
     """
-    text = json.dumps(_finite(row), allow_nan=False).encode() + b"\n"
+    row = _finite(row)
+    text = json.dumps(row, allow_nan=False).encode() + b"\n"
     with file.open("a+b", buffering=0) as out:
         size = out.seek(0, os.SEEK_END)
         if size:
@@ -50,6 +52,7 @@ def append_row(file: Path, row: dict[str, Any]) -> None:
         except OSError as error:
             out.truncate(size)
             raise OSError(error.errno, error.strerror, str(file)) from error
+    return row
 
 
 def drop_rows_after(file: Path, step: int | None) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from loop_rl.errors import UserError
+from loop_rl.errors import UserError, type_and_message
 from loop_rl.models.initial_state import INITIAL_STATE_VERSION
 from loop_rl.runs.disk import INCOMPLETE, sync, sync_tree, writing
 
@@ -150,7 +150,7 @@ def reading(checkpoint: Path, file: Path | None = None) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # torch, safetensors, pickle and each object's load_state_dict have their own
-        cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        cause = type_and_message(error)[:200]
         how = f"remove {checkpoint}, and --resume takes the checkpoint before it"
         raise UserError(f"cannot resume from {file or checkpoint} ({cause}); {how}") from error
 

@@ -21,7 +21,7 @@ from loop_rl.training.text_trainer import TextTrainer, load_tokenizer, train_on_
 def distill(recipe: DistillRecipe, resume: bool = False, progress: bool = True) -> Path:
     """Trains the recipe's student; returns its run folder, whose `model` holds the teacher with the student beside it.
 
-    Interrupting and resuming are as in pretraining. Raises UserError for what the user can mend.
+    Interrupting and resuming are as in pretraining. Raises UserError for what the user can fix.
     """
     if not recipe.student.hidden_weight and not recipe.student.kl_weight:
         raise UserError("student.hidden_weight and student.kl_weight are both 0: there is nothing to learn from")

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import loop_rl
 from loop_rl import hub
-from loop_rl.errors import UserError
+from loop_rl.errors import UserError, first_line
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.adapters import merged_weights
 from loop_rl.models.checkpoints import load_checkpoint, read_config
@@ -143,7 +143,7 @@ def _fetch(path: str | Path, source: str, with_weights: bool = True) -> Path:
     except (OSError, ValueError) as error:
         raise UserError(
             f"model.path: no looped model at {str(path)!r}: give a folder with config.json, `embedded`, or a hub id "
-            f"that this machine can reach ({silent or _first_line(error)})"
+            f"that this machine can reach ({silent or first_line(error)})"
         ) from error
 
 
@@ -177,7 +177,7 @@ def _tokenizer(folder: Path, config: LoopedConfig) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"model.path: no tokenizer in {folder} ({_first_line(error)}); copy the model's tokenizer files there"
+            f"model.path: no tokenizer in {folder} ({first_line(error)}); copy the model's tokenizer files there"
         ) from error
     _named(check_vocabulary, tokenizer, config.vocab_size, str(folder))
     for name in ("bos_token", "eos_token", "pad_token"):
@@ -195,7 +195,3 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, model: str) 
             f"the tokenizer in {model} has ids up to {last} ({token!r}), the model's embedding {rows} rows: "
             "use the tokenizer that the model was trained with, or resize its embedding"
         )
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from loop_rl.errors import UserError
+from loop_rl.errors import UserError, type_and_message
 from loop_rl.recipe import Recipe
 from loop_rl.runs.disk import write_whole, writing
 
@@ -34,7 +34,9 @@ class Mirror:
         except Exception as error:
             self.failures += 1
             if self.failures == 1:
-                log.warning("wandb took no metrics at step %d (%s); they are in metrics.jsonl", step, _line(error))
+                log.warning(
+                    "wandb took no metrics at step %d (%s); they are in metrics.jsonl", step, type_and_message(error)
+                )
 
     def metrics(self) -> dict[str, int]:
         """What the run's own metrics say of it: the rows that wandb did not take."""
@@ -61,7 +63,7 @@ class mirrored:
         try:
             self.wandb.finish(exit_code=0 if kind is None else 1)
         except Exception as error:
-            log.warning("wandb did not finish its run (%s); all metrics are in metrics.jsonl", _line(error))
+            log.warning("wandb did not finish its run (%s); all metrics are in metrics.jsonl", type_and_message(error))
 
     def _open(self) -> Any:
         try:
@@ -84,12 +86,8 @@ class mirrored:
             )
         except Exception as error:
             raise UserError(
-                f"run.wandb: {_line(error)}; run wandb login, or set run.wandb to off or offline"
+                f"run.wandb: {type_and_message(error)}; run wandb login, or set run.wandb to off or offline"
             ) from error
         with writing(file):
             write_whole(file, f"{run.id}\n")
         return run
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -22,7 +22,7 @@ def pretrain(recipe: PretrainRecipe, resume: bool = False, progress: bool = True
     """Train the recipe's model and return its run folder, with model and tokenizer in its subfolder `model`.
 
     Ctrl-C (or SIGTERM) ends the update under way, saves a checkpoint and raises KeyboardInterrupt; resuming from any
-    checkpoint gives bitwise the weights of a run that was never stopped. Raises UserError for what the user can mend.
+    checkpoint gives bitwise the weights of a run that was never stopped. Raises UserError for what the user can fix.
     """
     if recipe.data.length > recipe.model.max_position_embeddings:
         raise UserError(

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -226,15 +225,10 @@ def _step(
             "time/write": end - done,
             "time/step": end - start,
         }
-        row = {name: value if _defined(value) else None for name, value in values.items()}
         with writing(run / "metrics.jsonl"):
-            append_row(run / "metrics.jsonl", row)
+            row = append_row(run / "metrics.jsonl", values)
     mirror.log(row, trainer.step)
     return row
-
-
-def _defined(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
 
 
 def _evaluate(trainer: Trainer, task: Task, pool: Engine, scorer: Scorer, run: Path, shown: Progress) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from loop_rl.training.text_trainer import MAY_CHANGE, make_optimizer, stopped
 def sft(recipe: SftRecipe, resume: bool = False, progress: bool = True) -> Path:
     """Trains the recipe's model; returns its run folder, with model and tokenizer in its subfolder `model`.
 
-    Interrupting and resuming are as in pretraining. Raises UserError for what the user can mend.
+    Interrupting and resuming are as in pretraining. Raises UserError for what the user can fix.
     """
     train = recipe.train
     if torch.cuda.device_count() > 1:
@@ -75,7 +75,7 @@ def _train(recipe: SftRecipe, run: Path, checkpoint: Path | None, progress: bool
             keeper = RunKeeper(recipe, trainer, run, stop.is_set, bar)
             trainer.add_callback(keeper)
             if checkpoint is not None:
-                keeper.take_up(checkpoint)
+                keeper.restore(checkpoint)
             start_run(run, recipe, trainer.args.device, None if checkpoint is None else keeper.step)
             with writing(files):
                 if checkpoint is None:

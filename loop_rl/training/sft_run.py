@@ -63,7 +63,7 @@ class RunKeeper(TrainerCallback):
         """Updates made so far."""
         return self.counters["step"]
 
-    def take_up(self, checkpoint: Path) -> None:
+    def restore(self, checkpoint: Path) -> None:
         """Restores what the Trainer does not know of."""
         self.counters = load_training_state(checkpoint / _STATE_FILE, self._resumable())
 
@@ -106,10 +106,9 @@ class RunKeeper(TrainerCallback):
         self.counters["step"] = state.global_step
         self.counters["skipped"] += not updated
         self.counters["skipped_in_a_row"] = 0 if updated else self.counters["skipped_in_a_row"] + 1
-        row = self._row(updated)
-        metrics = self.run / "metrics.jsonl"
+        row, metrics = self._row(updated), self.run / "metrics.jsonl"
         with writing(metrics):
-            append_row(metrics, row)
+            row = append_row(metrics, row)
         self.bar.step(self.step, *shown_metrics(row))
         check_skipped(self.counters, self.run)
         train, stopped = self.recipe.train, self.stopped()
@@ -146,7 +145,7 @@ class RunKeeper(TrainerCallback):
         if updated:
             self.trainer.prior.observe(depths, [part.loss / max(part.tokens, 1) for part in parts], counts)
         seconds = time.perf_counter() - self.started
-        row = {
+        return {
             "step": self.step,
             "loss": sum(part.loss for part in parts) / max(sum(counts), 1),
             "depth": sum(depths) / len(depths),
@@ -158,7 +157,4 @@ class RunKeeper(TrainerCallback):
             "skipped": self.counters["skipped"],
             "tokens_per_second": sum(part.read for part in parts) / seconds,
             "time/step": seconds,
-        }
-        return {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()
         }

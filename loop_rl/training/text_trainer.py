@@ -91,7 +91,7 @@ class TextTrainer(ABC):
         return {"optimizer": self.optimizer, "corpus": self.corpus, "generator": self.generator}
 
     def update(self) -> dict[str, Any]:
-        """One update over `accumulation` micro-batches; returns its row of metrics.
+        """One update over `accumulation` micro-batches; returns its row of metrics, NaN where undefined.
 
         The gradient is that of the mean over all tokens of the update, so micro-batches weigh by their tokens (the
         paper's appendix B.3). An update whose gradient is not finite leaves the weights as they were and is counted.
@@ -121,7 +121,7 @@ class TextTrainer(ABC):
         self.counters["step"] += 1
         further = self.figures(counts, [x / max(n, 1) for x, n in zip(sums, counts, strict=True)], updated)
         seconds = time.perf_counter() - started
-        row = {
+        return {
             "step": self.step,
             "loss": loss,
             **further,
@@ -131,17 +131,14 @@ class TextTrainer(ABC):
             "tokens_per_second": sum(ids.numel() for ids, _ in batches) / seconds,
             "time/step": seconds,
         }
-        return {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()
-        }
 
     def save(self, folder: Path) -> None:
         """Everything that resuming needs."""
         self.save_model(folder / "model")
         save_training_state(folder / _STATE_FILE, self.resumable(), self.counters)
 
-    def take_up(self, checkpoint: Path) -> None:
-        """Go on from a checkpoint of `save`; the weights are loaded by whoever made `trained`."""
+    def restore(self, checkpoint: Path) -> None:
+        """Restore a checkpoint of `save`; the weights are loaded by whoever made `trained`."""
         counters = load_training_state(checkpoint / _STATE_FILE, self.resumable())
         if counters.keys() != self.counters.keys():
             raise UserError(f"{checkpoint / _STATE_FILE} counts {sorted(counters)}, not {sorted(self.counters)}")
@@ -169,7 +166,7 @@ def train_on_text(
             with contextlib.nullcontext() if checkpoint is None else reading(checkpoint):
                 trainer = make_trainer(checkpoint)
                 if checkpoint is not None:
-                    trainer.take_up(checkpoint)
+                    trainer.restore(checkpoint)
             start_run(run, recipe, trainer.device, None if checkpoint is None else trainer.step)
             publish_model(run, _train(trainer, run, progress))
         elif not publish_model(run, checkpoint):
@@ -237,7 +234,7 @@ def _train(trainer: TextTrainer, run: Path, progress: bool) -> Path:
             with stop.whole():
                 row = trainer.update()
                 with writing(metrics):
-                    append_row(metrics, row)
+                    row = append_row(metrics, row)
             bar.step(trainer.step, *shown_metrics(row))
             check_skipped(trainer.counters, run)
             saved = None

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loop_rl.errors import UserError
-from loop_rl.models.checkpoints.files import first_line
+from loop_rl.errors import UserError, first_line
 from loop_rl.models.config import LLAMA3_ROPE, LoopedConfig
 from loop_rl.models.looped import LoopedForCausalLM
 from loop_rl.models.rope import llama3_scaled

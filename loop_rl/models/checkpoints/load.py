@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from loop_rl.errors import UserError
-from loop_rl.models.checkpoints.files import WeightFiles, first_line, read_json
+from loop_rl.errors import UserError, first_line
+from loop_rl.models.checkpoints.files import WeightFiles, read_json
 from loop_rl.models.checkpoints.huginn import HUGINN
 from loop_rl.models.checkpoints.layout import HEAD, Family, Raw, our_shapes, split, their_shape
 from loop_rl.models.checkpoints.ouro import OURO
