@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -109,6 +110,9 @@ def test_a_run_folder_holds_what_report_needs(finished: Path, model_folder: Path
             sum(value for name, value in row.items() if name.startswith("time/") and name not in apart)
             <= (row["time/step"])
         )
+    told = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    names = [re.sub("^rewards/.*/", "rewards/NAME/", name) for name in rows[0]]
+    assert [name for name in names if f"`{name}`" not in told] == []
     evals = [json.loads(line) for line in (finished / "evals.jsonl").read_text().splitlines()]
     assert [row["step"] for row in evals] == [0, 4]
     assert Recipe(**yaml.safe_load((finished / "recipe.yaml").read_text())).rollout.num_generations == 4
