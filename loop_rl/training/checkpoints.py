@@ -144,10 +144,13 @@ def load_training_state(path: Path, objects: Mapping[str, Any]) -> dict[str, Any
 
 @contextlib.contextmanager
 def reading(checkpoint: Path, file: Path | None = None) -> Iterator[None]:
-    """Raises UserError where what is done inside can't use a checkpoint (or a file of it) that looked complete."""
+    """Raises UserError where what is done inside can't use a checkpoint (or a file of it) that looked complete.
+
+    Memory that runs out is no fault of the checkpoint, which is not to be removed for it.
+    """
     try:
         yield
-    except UserError:
+    except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # torch, safetensors, pickle and each object's load_state_dict have their own
         cause = type_and_message(error)[:200]

@@ -11,6 +11,7 @@ from loop_rl.training.checkpoints import (
     find_fault,
     latest_checkpoint,
     load_training_state,
+    reading,
     save_checkpoint,
     save_training_state,
 )
@@ -131,3 +132,11 @@ def test_a_state_from_before_the_initial_states_changed_is_resumed_with_a_warnin
     torch.save(saved, tmp_path / "state.pt")
     assert load_training_state(tmp_path / "state.pt", objects) == {"step": 3}
     assert "drew other initial states" in caplog.text
+
+
+def test_memory_that_runs_out_is_not_blamed_on_the_checkpoint(tmp_path):
+    with pytest.raises(UserError, match="remove .*step_3"), reading(tmp_path / "step_3"):
+        raise KeyError("step")
+    for error in (MemoryError, torch.OutOfMemoryError):
+        with pytest.raises(error), reading(tmp_path / "step_3"):
+            raise error
