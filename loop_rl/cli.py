@@ -78,16 +78,16 @@ def _repeat_set(argv: Sequence[str]) -> list[str]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses in one line, like every other error; the parsers of the verbs are of this class too."""
+    """Refuses in one line, like every other error; the parsers of the commands are of this class too."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(_fail(f"{message} (see {self.prog} --help)"))
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all verbs; `run` of what it returns is the function to call."""
+    """The parser of all commands; `run` of what it returns is the function to call."""
     parser = _Parser("loop-rl", description=_DESCRIPTION, formatter_class=Help)
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     for module in (training, retrofit, evaluation, measuring, checkpoints, recipes, data, submit):
         module.register(verbs)
     return parser

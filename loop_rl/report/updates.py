@@ -14,7 +14,7 @@ COUNTED = "counted"
 
 @dataclass(frozen=True)
 class Updates:
-    """Of some runs: a step whose update was skipped is in none of the figures but `steps`.
+    """Of some runs: a step whose update was skipped counts in `steps` alone.
 
     Times are medians in seconds; each run's first update is in neither, because it pays for warming up, nor are those
     that learned by another estimator after a health limit was passed. An update is scoring and backward, over the

@@ -1,4 +1,4 @@
-"""Ends what Ray leaves of a run whose process was killed: workers, which hold GPU memory, helpers, and its folder.
+"""Ends what Ray leaves of a run whose process was killed: workers, which hold GPU memory, agents, and its folder.
 
 Ray's servers die with the process that started them; its workers and agents do not. All of them inherit a variable that
 names their owner, by which a process beside the run, and the next run in its absence, know whom to end. Run as a
