@@ -1,5 +1,7 @@
 """The one exception that a user's own input can cause, and the words of others in its line."""
 
+_MOST_OF_A_MESSAGE = 500  # characters
+
 
 class UserError(Exception):
     """Something the user can fix: the command line prints the message on one line and exits with code 2.
@@ -15,5 +17,10 @@ def first_line(error: BaseException) -> str:
 
 
 def type_and_message(error: BaseException) -> str:
-    """An error's type and message in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """An error's type and message in one line, a long one cut; a message that can't be made is left out."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # a class of the user's own, whose __str__ fails
+        text = type(error).__name__
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_OF_A_MESSAGE else f"{line[:_MOST_OF_A_MESSAGE]}..."

@@ -20,6 +20,7 @@ from typing import Any
 
 from loop_rl.data import Example
 from loop_rl.errors import UserError, type_and_message
+from loop_rl.evaluation.undisturbed import undisturbed
 from loop_rl.recipe import REWARDS
 
 RewardFunction = Callable[..., Sequence[float | None]]
@@ -36,6 +37,7 @@ class RewardError(UserError):
         self.details = details
 
 
+_MOST_OF_A_TRACE = 20_000  # characters
 _ALWAYS = ("prompts", "completions", "completion_ids")
 
 
@@ -49,7 +51,8 @@ def load_reward(name: str) -> RewardFunction:
     if os.getcwd() not in sys.path:  # an installed command doesn't look where it is called
         sys.path.append(os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        with undisturbed():
+            module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # importing runs the user's module, which may fail in any way
         raise UserError(f"reward.name: can't import {module_name} for {name} ({type_and_message(error)})") from error
     function = getattr(module, function_name, None)
@@ -97,20 +100,24 @@ def score(
 
     def call(rows: Sequence[int]) -> list[Any]:
         """The function's answer for some of the rows; a generator that goes on for ever is read no further than due."""
-        answer = function(
-            prompts=[examples[row].prompt for row in rows],
-            completions=[completions[row] for row in rows],
-            completion_ids=[ids[row] for row in rows],
-            **{
-                key: [value[row] for row in rows] if key in columns or key == "answer" else value
-                for key, value in given.items()
-            },
-        )
-        if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
-            raise UserError(
-                f"the reward function {name} must return a list of numbers or None; it returned {_brief(answer)}"
+        with undisturbed():
+            answer = function(
+                prompts=[examples[row].prompt for row in rows],
+                completions=[completions[row] for row in rows],
+                completion_ids=[ids[row] for row in rows],
+                **{
+                    key: [value[row] for row in rows] if key in columns or key == "answer" else value
+                    for key, value in given.items()
+                },
             )
-        return list(itertools.islice(answer, len(rows) + 1))
+            if inspect.iscoroutine(answer):
+                answer.close()  # or Python warns of it later
+                raise UserError(f"the reward function {name} is async, and nothing awaits it; make it a plain def")
+            if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
+                raise UserError(
+                    f"the reward function {name} must return a list of numbers or None; it returned {_brief(answer)}"
+                )
+            return list(itertools.islice(answer, len(rows) + 1))
 
     try:
         returned = call(range(len(completions)))
@@ -119,7 +126,7 @@ def score(
     except BaseException as error:
         raise _failure(name, error, call, examples, completions) from error
     rewards = [_number(name, reward) for reward in returned]
-    reasons = [str(reason) for reason in extra["reason"]] if "reason" in extra else None
+    reasons = [_storable(reason) for reason in extra["reason"]] if "reason" in extra else None
     for what, values in (("rewards", rewards), ("reasons", reasons)):
         if values is not None and len(values) != len(completions):
             more = "more than " if what == "rewards" and len(values) > len(completions) else ""
@@ -163,6 +170,8 @@ def _failure(
     row = _failing_row(error, call, len(completions))
     about = "no row fails alone; the first one" if row is None else "the row"
     shown = examples[row or 0], completions[row or 0]
+    if len(trace) > _MOST_OF_A_TRACE:
+        trace = f"{trace[: _MOST_OF_A_TRACE // 2]}\n[...]\n{trace[-_MOST_OF_A_TRACE // 2 :]}"
     details = f"{trace}{about}: question {shown[0].prompt!r}, completion {shown[1]!r}, answer {shown[0].answer!r}"
     place = f" at {last[0].filename}:{last[0].lineno}" if last else ""
     return RewardError(
@@ -182,6 +191,11 @@ def _failing_row(error: BaseException, call: Callable[[Sequence[int]], Any], row
             if type(other) is type(error):
                 return row
     return None
+
+
+def _storable(reason: Any) -> str:
+    """A reason as text that UTF-8 can hold: half a character, which Python's texts may have, is written as its code."""
+    return str(reason).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _brief(value: Any) -> str:

@@ -28,6 +28,13 @@ _CLOSE_SECONDS = 2.0
 _PRINTED = 2000  # characters of what a group's scoring printed
 
 
+class _Printed(io.StringIO):
+    """What was printed; a function that closes its output loses nothing."""
+
+    def close(self) -> None:
+        pass
+
+
 # No share of Ray's CPUs: scoring has room on a cluster whose CPUs the rollout workers fill.
 @ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD")
 class RewardWorker:
@@ -53,7 +60,7 @@ class RewardWorker:
         """See Reward.score."""
         if spec not in self._rewards:
             raise NotReady("this reward worker was restarted and has no rewards yet")
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
+        with contextlib.redirect_stdout(_Printed()) as printed:
             scores = _or_refusal(lambda: self._rewards[spec].score(examples, completions, ids))
         text = printed.getvalue()[-_PRINTED:].rstrip()
         if isinstance(scores, Refusal) and text:

@@ -25,6 +25,9 @@ _FAULTS = (
     errno.ENOTDIR,
     errno.EISDIR,
     errno.EEXIST,
+    errno.ENOENT,
+    errno.ESTALE,
+    errno.EBADF,
 )
 # What libraries make of a failed write: safetensors its own exception, torch a RuntimeError, pyarrow an OSError.
 _NUMBERED = re.compile(r"(?:os error|[Ee]rrno) (\d+)")

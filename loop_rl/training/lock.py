@@ -39,7 +39,8 @@ def run_lock(run: Path, wanted: bool = True) -> Iterator[None]:
         yield
     finally:
         (run / LOCK).unlink(missing_ok=True)  # before the lock goes: no one else's
-        os.close(file)
+        with contextlib.suppress(OSError):  # a reward function may have closed what it did not open
+            os.close(file)
         with contextlib.suppress(OSError):  # not empty: a run is in it
             for folder in made:
                 folder.rmdir()
@@ -53,7 +54,7 @@ def _acquire(run: Path) -> int:
         except OSError as error:
             raise UserError(f"cannot make the run folder {run}: {error.strerror}; set run.folder to another") from None
         try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except FileNotFoundError:  # the one before has just taken its empty folder away
             continue
         except OSError as error:

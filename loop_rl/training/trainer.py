@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,7 @@ class Trainer:
                 f"{bad[0]} and {len(bad) - 1} other weights are not finite after step {self.step}, so they were not "
                 "saved; lower optim.learning_rate"
             )
-        LoopedForCausalLM.save_pretrained(_detached(self.looped), folder / "model", state_dict=weights)
+        LoopedForCausalLM.save_pretrained(_detached(self.looped, weights), folder / "model", state_dict=weights)
         self.tokenizer.save_pretrained(folder / "model")
         if self.recipe.lora is not None:
             save_adapters(self.model, folder)
@@ -223,9 +224,9 @@ class Trainer:
         return {"step": self.step, "recomputes": self.learner.estimator.name != self.recipe.learner.estimator}
 
 
-def _detached(looped: LoopedForCausalLM) -> LoopedForCausalLM:
-    """A shell with the configs, for saving a state dict that is not the module's own."""
+def _detached(looped: LoopedForCausalLM, weights: Mapping[str, torch.Tensor]) -> LoopedForCausalLM:
+    """A shell with the configs, for saving a state dict that is not the module's own, and of the dtype of that."""
     with torch.device("meta"):
         shell = LoopedForCausalLM(looped.config)
     shell.generation_config = looped.generation_config
-    return shell
+    return shell.to(next(iter(weights.values())).dtype)  # what config.json says of them

@@ -1,7 +1,10 @@
 """Rewards by name, alone and weighted: what functions are called with, and what is made of their answers."""
 
 import asyncio
+import gc
 import itertools
+import os
+import sys
 
 import numpy
 import pytest
@@ -10,7 +13,7 @@ import torch
 from loop_rl.data import Example
 from loop_rl.errors import UserError
 from loop_rl.evaluation import LocalScorer, Reward, RewardSpec, load_reward, reward_spec
-from loop_rl.evaluation.reward_function import check_columns, score
+from loop_rl.evaluation.reward_function import RewardError, check_columns, score
 from loop_rl.recipe import DataSection, RewardSection
 from rewards.gsm8k import gsm8k_reward, gsm8k_strict_reward
 from tests.evaluation import toy_rewards
@@ -48,6 +51,67 @@ def test_a_failing_reward_function_is_named(error):
         UserError, match=r"broken failed at .*:\d+ \((KeyError: 'solution'|SystemExit: 0|\w+:)\); no reward was made up"
     ):
         score(broken, EXAMPLES[:1], ["a"], [[1]])
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [(Unspeakable(), r"\(Unspeakable\)"), (ValueError("m\n" * 100_000), r"\(ValueError: (m )+\.\.\.\)")],
+)
+def test_a_failing_function_is_told_briefly_whatever_its_message(error, cause):
+    def broken(**columns):
+        raise error
+
+    with pytest.raises(RewardError, match=cause) as raised:
+        score(broken, EXAMPLES[:1], ["a"], [[1]])
+    assert len(str(raised.value)) < 1000
+    assert len(raised.value.details) < 25_000
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_async_function_is_refused_without_a_warning_behind_it():
+    async def later(completions, **columns):
+        return [0.0] * len(completions)
+
+    with pytest.raises(UserError, match="later is async.* plain def"):
+        score(later, EXAMPLES, ["a", "b"], [[1], [2]])
+    gc.collect()
+
+
+def test_a_function_changes_nothing_for_the_process(tmp_path):
+    before = os.getcwd(), sys.stdout, torch.get_default_dtype(), torch.is_grad_enabled()
+
+    def meddles(completions, **columns):
+        os.chdir(tmp_path)
+        sys.stdout = None
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        yield from [0.0] * len(completions)
+
+    assert score(meddles, EXAMPLES, ["a", "b"], [[1], [2]])[0] == [0.0, 0.0]
+    assert (os.getcwd(), sys.stdout, torch.get_default_dtype(), torch.is_grad_enabled()) == before
+
+
+def test_importing_a_reward_changes_nothing_for_the_process(tmp_path, monkeypatch):
+    (tmp_path / "meddling_module.py").write_text(
+        "import os, torch\nos.chdir('/')\ntorch.set_default_dtype(torch.float64)\ndef f(**columns): return []\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    load_reward("meddling_module:f")
+    assert (os.getcwd(), torch.get_default_dtype()) == (str(tmp_path), torch.float32)
+
+
+def test_reasons_can_be_stored():
+    def says(completions, log_extra, **columns):
+        log_extra("reason", ["\ud800", 5])
+        return [0.0, 0.0]
+
+    assert score(says, EXAMPLES, ["a", "b"], [[1], [2]])[1] == ["\\ud800", "5"]
 
 
 def test_columns_and_logs_are_passed_by_name_to_those_who_take_them():

@@ -75,3 +75,9 @@ def test_a_folder_that_cannot_be_made_is_one_line(place):
         pytest.skip(f"no {Path(place).parent} on this system")
     with pytest.raises(UserError, match=f"cannot make the run folder {place}: .*run.folder"), run_lock(Path(place)):
         pass
+
+
+def test_a_lock_that_is_a_link_is_refused_and_not_waited_for(tmp_path):
+    (tmp_path / LOCK).symlink_to(tmp_path / "nowhere" / "lock")
+    with pytest.raises(UserError, match="cannot write in"), run_lock(tmp_path):
+        pass

@@ -1,9 +1,11 @@
 """One step of learning as the loop asks for it: several iterations, batches without signal, what is measured when."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from loop_rl.learner.objective import group_advantages
@@ -73,3 +75,16 @@ def test_states_are_checked_by_replay_now_and_then(model_folder) -> None:
     assert row[name] > 0.1 and name in trainer.unhealthy
     replaying = trainer_of(model_folder, learner={"estimator": "full_bptt"})
     assert name not in replaying.learn(rollouts, SILENT), "there the ratio itself shows it"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lora", "saved"),
+    [("float32", None, "float32"), ("bfloat16", None, "bfloat16"), ("bfloat16", {"r": 2}, "float32")],
+)
+def test_a_checkpoint_says_the_type_of_its_weights(model_folder, tmp_path, dtype, lora, saved) -> None:
+    trainer = trainer_of(model_folder, model={"path": str(model_folder), "dtype": dtype}, lora=lora)
+    trainer.save(tmp_path)
+    trainer.save(tmp_path)  # transformers leaves the type's name, not the type, in a config that it has saved
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["dtype"] == saved
+    weights = load_file(tmp_path / "model" / "model.safetensors").values()
+    assert {weight.dtype for weight in weights} == {getattr(torch, saved)}
