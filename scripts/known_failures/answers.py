@@ -4,9 +4,13 @@ A case's `expected` is prose in one table and scores in the other; the wanted sc
 """
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from known_failures.seen import Given, Seen, command, covered, equal, listed, recipe, refused
 from loop_rl.data import default_stop
@@ -198,6 +202,19 @@ def table_programs(given: Given) -> Iterator[Seen]:
         yield Seen(_short(text), want, have, have in allowed)
 
 
+def on_busy_cores(given: Given) -> Iterator[Seen]:
+    """a right program passes on a loaded machine"""
+    spins = [sys.executable, "-c", "while True: pass"]
+    busy = [subprocess.Popen(spins) for _ in range(2 * len(os.sched_getaffinity(0)))]
+    try:
+        with mock.patch.dict(os.environ, given["env"]):
+            yield from table_programs(given)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
 COLLECTED = {
     "gsm8k-01": run_on,
     "gsm8k-02": headings,
@@ -218,5 +235,5 @@ EARLIER = {
     **{f"mbpp-{number}": table_programs for number in ("01", "02", "03", "04", "10")},
     "mbpp-05": covered("rewards/test_mbpp_plus.py::test_hard_coding_the_prompts_assert_earns_nothing"),
     "mbpp-08": covered("rewards/test_mbpp_process.py::test_hard_limits_of_the_shell_are_kept"),
-    "mbpp-12": covered("rewards/test_mbpp_hostile.py::test_none_costs_more_than_its_limit_and_a_second"),
+    "mbpp-12": on_busy_cores,
 }
