@@ -172,7 +172,12 @@ def _load(target: Target, recipe: Recipe) -> _Loaded:
         torch.set_num_threads(recipe.run.threads)
     trained = recipe if target.run is None or target.recipe is None else load_recipe(target.recipe)
     lora = trained.lora if _samples_as_trained(target, recipe, trained) else None
-    model, tokenizer = load_model(recipe.model.path if lora is None else trained.model.path, recipe.model.dtype)
+    try:
+        model, tokenizer = load_model(recipe.model.path if lora is None else trained.model.path, recipe.model.dtype)
+    except UserError as error:
+        if lora is None:
+            raise
+        raise UserError(f"{error}; the run's adapters belong on it; or evaluate {target.model}") from error
     student = None
     if recipe.rollout.prefill == "student":
         # A run's student is the one that lies beside the model which it started from.

@@ -75,11 +75,16 @@ def test_the_saved_model_is_not_rounded(run, tmp_path):
     assert "float32" in convert(str(run), str(tmp_path / "out"), "own", None)
 
 
-def test_a_start_that_has_changed_is_refused(run, tmp_path):
+def test_a_start_that_has_changed_or_gone_is_refused(run, tmp_path):
     """Last: it changes the model that the run started from."""
     model, _ = load_model(str(run.parent / "start"))
     with torch.no_grad():
         model.model.core[0].mlp.up_proj.weight.mul_(1.5)
     model.save_pretrained(run.parent / "start")
     with pytest.raises(UserError, match="no longer the model that the run started from .*up_proj.*; evaluate "):
+        run_eval(str(run), [], [], out=str(tmp_path), progress=False)
+    (run.parent / "start").rename(run.parent / "moved")
+    with pytest.raises(
+        UserError, match="no looped model at .*start.*; the run's adapters belong on it; or evaluate .*step_2/model$"
+    ):
         run_eval(str(run), [], [], out=str(tmp_path), progress=False)
