@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import shlex
 import sys
@@ -30,6 +31,8 @@ _DESCRIPTION = """Reinforcement-learning post-training of looped language models
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0, 2 for what the user can fix, 130 when interrupted."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that has no lines and arrows shows ? for them
     arguments = build_parser().parse_args(_repeat_set(argv))
     if os.environ.get("WORLD_SIZE", "1") != "1" and arguments.verb != "train":
         if os.environ.get("RANK", "0") == "0":

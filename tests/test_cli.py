@@ -1,5 +1,6 @@
 """The command line: what is accepted, what is refused and how, and that it only calls what it should."""
 
+import io
 import json
 import os
 import subprocess
@@ -31,6 +32,16 @@ def refused(capsys, *argv):
     assert captured.err.startswith("loop-rl: ")
     assert captured.err.count("\n") == 1
     return captured.err
+
+
+def test_what_a_terminal_has_no_characters_for_is_a_question_mark(monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    prints = SimpleNamespace(run=lambda arguments: print("\u2500 \ud800 1"))
+    monkeypatch.setattr(cli, "build_parser", lambda: SimpleNamespace(parse_args=lambda argv: prints))
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main([]) == 0
+    out.flush()
+    assert out.buffer.getvalue() == b"? ? 1\n"
 
 
 # ---- parsing

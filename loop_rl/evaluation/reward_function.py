@@ -57,7 +57,10 @@ def load_reward(name: str) -> RewardFunction:
         raise UserError(f"reward.name: can't import {module_name} for {name} ({type_and_message(error)})") from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise UserError(f"reward.name: {module_name} has no function {function_name}")
+        file = getattr(module, "__file__", None) or "built in"
+        raise UserError(
+            f"reward.name: {module_name} ({file}) has no function {function_name}; if yours is another, rename it"
+        )
     return function
 
 

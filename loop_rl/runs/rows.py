@@ -38,6 +38,7 @@ def append_row(file: Path, row: dict[str, Any]) -> dict[str, Any]:
 
     A line that a killed process left without its end stays alone, so that this one can be read.
     """
+    _refuse_a_pipe(file)
     row = _finite(row)
     text = json.dumps(row, allow_nan=False).encode() + b"\n"
     with file.open("a+b", buffering=0) as out:
@@ -68,7 +69,14 @@ def drop_rows_after(file: Path, step: int | None) -> None:
         write_whole(file, "".join(json.dumps(row) + "\n" for row in kept))
 
 
+def _refuse_a_pipe(file: Path) -> None:
+    """UserError for what is neither a file nor a folder: opening a pipe waits for its other end, for ever."""
+    if file.exists() and not file.is_file() and not file.is_dir():
+        raise UserError(f"{file} is neither a file nor a folder; move it away")
+
+
 def _lines(file: Path) -> list[bytes]:
+    _refuse_a_pipe(file)
     try:
         return file.read_bytes().split(b"\n")
     except FileNotFoundError:

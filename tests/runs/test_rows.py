@@ -120,3 +120,10 @@ def test_numbers_that_are_not_finite_are_null(tmp_path):
         "c": {"d": None},
     }
     assert module.read_rows(file)[1] == []
+
+
+def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "rows.jsonl")
+    for use in (read_rows, lambda file: append_row(file, {"step": 1})):
+        with pytest.raises(UserError, match="neither a file nor a folder"):
+            use(tmp_path / "rows.jsonl")
