@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from loop_rl.evaluation.evaluate import EvalResult
 from loop_rl.evaluation.figures import Figures
-from loop_rl.runs.disk import INCOMPLETE
+from loop_rl.runs.disk import replacing
 from loop_rl.runs.rows import append_row
 
 
@@ -78,9 +77,8 @@ def write_rows(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     numbers = [name for name in names if name.startswith(("reward", "mean_"))]
     schema = pa.schema([(name, pa.float64() if name in numbers else types.get(name, pa.string())) for name in names])
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f"{INCOMPLETE}{file.name}")
-    pyarrow.parquet.write_table(pa.Table.from_pylist(list(rows), schema), temporary)
-    os.replace(temporary, file)
+    with replacing(file) as temporary:
+        pyarrow.parquet.write_table(pa.Table.from_pylist(list(rows), schema), temporary)
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:

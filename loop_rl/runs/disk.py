@@ -36,18 +36,24 @@ _TORCH = re.compile(r"PytorchStreamWriter|unexpected pos \d+ vs \d+|file write f
 
 def write_whole(path: Path, text: str) -> None:
     """Write a text file so that a process or machine that dies leaves the old content or the new, never a part."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    sync(path.parent)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Another path to write to, whose file then takes the place of `path`; it is removed where that fails."""
     temporary = path.with_name(f"{INCOMPLETE}{path.name}")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    sync(path.parent)
 
 
 def sync(path: Path) -> None:

@@ -1,7 +1,6 @@
 """What a step of an RL run leaves in words and numbers: its metrics, its completions, its line in a log."""
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from loop_rl.evaluation import Scores
 from loop_rl.evaluation.sample import Sampled
 from loop_rl.learner.objective import group_advantages
 from loop_rl.rollout.record import Rollout
-from loop_rl.runs.disk import INCOMPLETE, writing
+from loop_rl.runs.disk import replacing, writing
 
 _LOGGED_COMPLETIONS = 64
 
@@ -106,6 +105,5 @@ def write_completions(
     file = run / "completions" / f"step_{step}.parquet"
     with writing(file):
         file.parent.mkdir(exist_ok=True)
-        temporary = file.with_name(f"{INCOMPLETE}{file.name}")
-        pyarrow.parquet.write_table(pa.Table.from_pylist(rows[:_LOGGED_COMPLETIONS]), temporary)
-        os.replace(temporary, file)
+        with replacing(file) as temporary:
+            pyarrow.parquet.write_table(pa.Table.from_pylist(rows[:_LOGGED_COMPLETIONS]), temporary)
