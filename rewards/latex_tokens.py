@@ -20,7 +20,6 @@ GREEK = frozenset(
     "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho varrho sigma "
     "tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega ell".split()
 )
-CONSTANTS = frozenset({"pi", "infty", "e", "i"})
 
 
 class Unreadable(ValueError):

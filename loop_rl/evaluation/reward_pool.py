@@ -19,7 +19,7 @@ from loop_rl.errors import UserError, first_line
 from loop_rl.evaluation.reward import Reward, RewardSpec, Scores
 from loop_rl.evaluation.reward_function import RewardError
 from loop_rl.evaluation.scorer import LocalScorer, Scorer
-from loop_rl.rollout.actors import DEATHS, LOG, MAX_RETRIES, NotReady, Refusal, accepted, answer, state, wait
+from loop_rl.rollout.actors import DEATHS, MAX_RETRIES, NotReady, Refusal, accepted, answer, state, wait
 from loop_rl.rollout.instance import check_alive, logs, of_ray, start_ray, stop_ray
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class RewardPool:
         if ticket.deaths > MAX_RETRIES:
             raise UserError(
                 f"reward worker {worker} died {ticket.deaths} times on the same completions ({first_line(error)}); "
-                f"{LOG} {logs()}; no reward was made up for them"
+                f"its log is in {logs()}; no reward was made up for them"
             ) from error
         self._start(worker)
         for one in lost:

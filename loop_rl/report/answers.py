@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from loop_rl.evaluation.pass_at_k import pass_at_k
-from loop_rl.evaluation.standard_error import QUESTIONS, Estimate, difference, estimate, from_stored
+from loop_rl.evaluation.standard_error import Estimate, difference, estimate, from_stored
 from loop_rl.report.runs import Run, value_of
 
 
@@ -120,6 +120,3 @@ def paired(ours: Measured, theirs: Measured) -> Estimate | None:
 
 def _matrix(values: dict[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
     return np.stack([values[name] for name in names], axis=1) if names else np.zeros((1, 0))
-
-
-__all__ = ["QUESTIONS", "Answers", "Measured", "measure", "paired", "read_answers"]

@@ -48,7 +48,6 @@ MAX_RETRIES = 3
 _TICK_SECONDS = 2.0
 _SAY_SECONDS = 60.0  # doubled each time, as the next one
 _SAY_STARTING_SECONDS = 15.0
-LOG = "its log is in"
 
 
 def wait(references: Sequence[Any], waited_for: Callable[[], str]) -> list[Any]:
@@ -84,14 +83,14 @@ def answer(actor: ActorHandle, call: Callable[[], ray.ObjectRef], worker: str) -
                 return ray.get(reference)
             except DEATHS as error:
                 if getattr(error, "actor_init_failed", False):
-                    raise UserError(f"{worker} can't be created ({_cause(error)}); {LOG} {logs()}") from error
+                    raise UserError(f"{worker} can't be created ({_cause(error)}); its log is in {logs()}") from error
                 reference = None  # Ray answers "unavailable" for as long as it is restarting the actor
         check_alive()
         now, waited = state(actor), time.monotonic() - began
         if now["NumRestarts"] - before > MAX_RETRIES:
             raise UserError(
                 f"{worker} (pid {now['Pid']}) died {now['NumRestarts'] - before} times before it could work, killed or "
-                f"short of memory; {LOG} {logs()}"
+                f"short of memory; its log is in {logs()}"
             )
         if waited > say:
             log.warning("waiting for %s, for %.0f s now (%s)", worker, waited, now["State"].lower().replace("_", " "))

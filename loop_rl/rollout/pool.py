@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from loop_rl.errors import UserError, first_line
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.prefill import PrefillStudent
-from loop_rl.rollout.actors import DEATHS, LOG, MAX_RETRIES, NotReady, Refusal, accepted, answer, state, wait
+from loop_rl.rollout.actors import DEATHS, MAX_RETRIES, NotReady, Refusal, accepted, answer, state, wait
 from loop_rl.rollout.instance import check_alive, logs, of_ray, start_ray, stop_ray
 from loop_rl.rollout.local import LocalEngine
 from loop_rl.rollout.placement import Placement
@@ -182,8 +182,8 @@ class RolloutPool:
                 if retries == MAX_RETRIES:
                     raise UserError(
                         f"rollout worker {worker} died {retries + 1} times on the same {len(chunk)} groups "
-                        f"({first_line(error)}); {LOG} {logs()}; if memory is short lower rollout.max_batch_tokens, "
-                        "then --resume"
+                        f"({first_line(error)}); its log is in {logs()}; if memory is short lower "
+                        "rollout.max_batch_tokens, then --resume"
                     ) from error
                 self._arm(worker)
                 # All of the chunk: in a smaller batch, sums would be rounded otherwise.
