@@ -11,6 +11,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from loop_rl.fixed_point import parse_estimator
+from loop_rl.learner.batch import Sample, collate
+from loop_rl.learner.scoring import score
+
 ROUNDINGS = 8
 
 
@@ -33,3 +37,9 @@ def rounding(run: Callable[[nn.Module], Tensor], model: nn.Module, dtype: torch.
                 parameter.mul_(1 + unit * noise)
             moved = max(moved, float((run(other) - expected).abs().max()))
     return ROUNDINGS * moved
+
+
+def logp_rounding(model: nn.Module, samples: list[Sample], temperature: float = 1.0) -> float:
+    """How far apart sampler and learner may be in a token's log-probability in float32: each is off by `rounding`."""
+    batch = collate(samples, False)
+    return 2 * rounding(lambda m: score(m, batch, parse_estimator("full_bptt"), temperature).logps[batch.mask], model)

@@ -11,8 +11,8 @@ from loop_rl.diagnosis.convergence import spearman, summarize, tokenwise_changes
 
 def test_changes_of_a_contraction_are_geometric():
     """z -> star + a (z - star), a per token: the distance shrinks by a, and the relative change with it."""
-    rate = torch.tensor([0.5, 0.9, 0.2]).view(1, 3, 1)
-    star = torch.ones(1, 3, 4)
+    rate = torch.tensor([0.5, 0.9, 0.2], dtype=torch.float64).view(1, 3, 1)
+    star = torch.ones(1, 3, 4, dtype=torch.float64)
     changes, last = tokenwise_changes(lambda z: star + rate * (z - star), star * 1.01, 12)
     for depth in range(1, 13):
         distance = 0.01 * rate.flatten() ** (depth - 1)

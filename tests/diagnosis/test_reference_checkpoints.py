@@ -16,14 +16,14 @@ DEPTH = 4
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_figures_of_a_released_layout(family, tmp_path):
-    model = load_checkpoint(write_model(family, tmp_path), torch.float32).eval()
+    model = load_checkpoint(write_model(family, tmp_path), torch.float64).eval()
     ids = torch.randint(3, 40, (2, 12), generator=torch.Generator().manual_seed(0))
     found = diagnose(model, ids, DEPTH, horizon=16)
     for depth in (1, DEPTH, 16):
         with torch.no_grad():
-            logits = model(ids, depth=depth).logits.double()
+            logits = model(ids, depth=depth).logits
         expected = F.cross_entropy(logits[:, :-1].transpose(1, 2), ids[:, 1:])
-        assert found.loss[depth] == pytest.approx(float(expected), rel=1e-5)
+        assert found.loss[depth] == pytest.approx(float(expected), rel=1e-10)
     with torch.no_grad():
         states = [model.model(ids, depth=depth).endpoint for depth in (DEPTH, DEPTH + 1)]
     change = (states[1] - states[0]).norm(dim=-1) / states[0].norm(dim=-1)

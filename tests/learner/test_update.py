@@ -15,6 +15,7 @@ from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.scoring import score
 from loop_rl.learner.update import Learner, Objective
 from loop_rl.models.adapters import merged_weights
+from tests.rounding import logp_rounding
 from tests.tiny import tiny_model, tiny_rollouts
 
 REWARDS = torch.tensor([[1.0, 0, 0, 1], [0, 0, 0, 0], [1, 0, 1, 1]], dtype=torch.float64)
@@ -71,8 +72,9 @@ def test_the_learner_scores_what_the_sampler_assigned(estimator: str, temperatur
     batch = collate(samples, True)
     logps = score(model, batch, parse_estimator(estimator), temperature).logps
     difference = (logps - batch.behaviour_logps)[batch.mask]
-    assert difference.abs().max() < 1e-5
-    assert abs(difference.exp().mean() - 1) < 1e-5
+    bound = logp_rounding(model, samples, temperature)
+    assert difference.abs().max() <= bound
+    assert abs(difference.exp().mean() - 1) <= 2 * bound
 
 
 def test_the_loss_equals_the_written_formula() -> None:
@@ -178,8 +180,9 @@ def test_dropout_of_adapters_is_off_in_scoring() -> None:
     samples = samples_of(tiny_rollouts(sampler), group_advantages(REWARDS))
     optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=0.0)
     learner = Learner(adapted, parse_estimator("full_bptt"), Objective(7), optimizer)
-    assert learner.update(samples)["sampling/sampling_logp_difference/mean"] < 1e-5
-    assert learner.gradient_cosine(samples) == pytest.approx(1.0, abs=1e-6)
+    bound = logp_rounding(sampler, samples)
+    assert learner.update(samples)["sampling/sampling_logp_difference/mean"] <= bound
+    assert learner.gradient_cosine(samples) == pytest.approx(1.0, abs=1e-6)  # of a gradient with itself
 
 
 def test_kl_to_the_start_of_training_grows_and_is_reported() -> None:
@@ -191,10 +194,11 @@ def test_kl_to_the_start_of_training_grows_and_is_reported() -> None:
         learner.update(samples)
     samples, times = learner.prepare(samples)
     assert list(times) == ["time/reference"]
+    bound = logp_rounding(model, samples)
     for sample in samples:  # the reference is the model that sampled
-        np.testing.assert_allclose(sample.reference_logps, sample.completion.logps, atol=1e-5)
-    assert learner.update(samples)["kl"] == pytest.approx(0.0, abs=1e-6)
-    assert learner.update(samples)["kl"] > 1e-5
+        np.testing.assert_allclose(sample.reference_logps, sample.completion.logps, rtol=0, atol=bound)
+    assert learner.update(samples)["kl"] == pytest.approx(0.0, abs=bound)
+    assert learner.update(samples)["kl"] > bound
 
 
 def test_old_logps_anchor_later_updates() -> None:
@@ -204,9 +208,10 @@ def test_old_logps_anchor_later_updates() -> None:
     settings = Objective(7, importance_sampling_cap=2.0)
     learner = Learner(model, parse_estimator("full_bptt"), settings, optimizer)
     assert learner.prepare(samples, iterations=1)[0] == learner.useful(samples)
+    bound = logp_rounding(model, samples)
     marked, times = learner.prepare(samples, iterations=2)
     assert list(times) == ["time/old_logps"]
     for sample in marked:
-        np.testing.assert_allclose(sample.old_logps, sample.completion.logps, atol=1e-5)
+        np.testing.assert_allclose(sample.old_logps, sample.completion.logps, rtol=0, atol=bound)
     assert learner.update(marked)["clip_ratio/region_mean"] == 0
     assert learner.update(marked)["clip_ratio/region_mean"] > 0

@@ -8,10 +8,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from loop_rl.learner.batch import samples_of
 from loop_rl.learner.objective import group_advantages
 from loop_rl.recipe import Recipe
 from loop_rl.training.load import EMBEDDED
 from loop_rl.training.trainer import Trainer
+from tests.rounding import logp_rounding
 from tests.tiny import tiny_model, tiny_rollouts
 
 SIGNAL = group_advantages(torch.tensor([[1.0, 0, 0, 1], [0, 1, 0, 0], [1, 0, 1, 1]]))
@@ -38,14 +40,16 @@ def trainer_of(folder: Path, **sections) -> Trainer:
 
 def test_metrics_are_of_all_iterations(model_folder) -> None:
     several = trainer_of(model_folder, learner={"num_iterations": 3, "epsilon": 0.01, "beta": 0.05})
-    metrics = several.learn(tiny_rollouts(several.looped), SIGNAL)
+    rollouts = tiny_rollouts(several.looped)
+    bound = logp_rounding(several.looped, samples_of(rollouts, SIGNAL))
+    metrics = several.learn(rollouts, SIGNAL)
     assert metrics["clip_ratio/region_mean"] > 0.1, "the second and the third update clip"
-    assert metrics["sampling/sampling_logp_difference/mean"] < 1e-5, "the first has the sampler's weights"
+    assert metrics["sampling/sampling_logp_difference/mean"] <= bound, "the first has the sampler's weights"
     once = trainer_of(model_folder, learner={"epsilon": 0.01, "beta": 0.05})
     first = once.learn(tiny_rollouts(once.looped), SIGNAL)
     assert first["clip_ratio/region_mean"] == 0
     assert metrics["completions/learned_tokens"] == 3 * first["completions/learned_tokens"]
-    assert metrics["skipped_update"] == 0 and metrics["kl"] > first["kl"] == pytest.approx(0, abs=1e-6)
+    assert metrics["skipped_update"] == 0 and metrics["kl"] > first["kl"] == pytest.approx(0, abs=bound)
     assert first.keys() == metrics.keys() and "time/reference" in metrics
     silent = several.learn(tiny_rollouts(several.looped), SILENT * torch.nan)
     assert silent["skipped_update"] == 3 and silent["clip_ratio/region_mean"] is None
@@ -64,9 +68,10 @@ def test_a_batch_without_signal_breaks_no_limit(model_folder) -> None:
 def test_states_are_checked_by_replay_now_and_then(model_folder) -> None:
     trainer = trainer_of(model_folder, health={"replay_steps": 2})
     rollouts = tiny_rollouts(trainer.looped)
+    bound = logp_rounding(trainer.looped, samples_of(rollouts, SIGNAL))
     name = "sampling/replay_logp_difference"
     rows = [trainer.learn(rollouts, SILENT) for _ in range(3)]
-    assert [name in row for row in rows] == [True, False, True] and rows[0][name] < 1e-5
+    assert [name in row for row in rows] == [True, False, True] and rows[0][name] <= bound
     assert trainer.unhealthy is None
     with torch.no_grad():  # from here on the sampler's weights are others
         trainer.looped.model.embed_tokens.weight.mul_(-1)
