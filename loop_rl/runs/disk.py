@@ -25,9 +25,7 @@ _FAULTS = (
     errno.ENOTDIR,
     errno.EISDIR,
     errno.EEXIST,
-    errno.ENOENT,
     errno.ESTALE,
-    errno.EBADF,
 )
 # What libraries make of a failed write: safetensors its own exception, torch a RuntimeError, pyarrow an OSError.
 _NUMBERED = re.compile(r"(?:os error|[Ee]rrno) (\d+)")
@@ -77,7 +75,8 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        cause = disk_fault(error)
+        removed = isinstance(error, FileNotFoundError) and not path.parent.is_dir()
+        cause = "its folder was removed" if removed else disk_fault(error)
         if cause is None:
             raise
         place = error.filename if isinstance(error, OSError) and error.filename else path

@@ -209,6 +209,8 @@ def test_other_errors_are_not_taken_for_a_full_disk(tmp_path):
         raise RuntimeError("shapes differ")
     with pytest.raises(FileNotFoundError), writing(tmp_path):
         (tmp_path / "none").read_text()
+    with pytest.raises(UserError, match="its folder was removed"), writing(tmp_path / "run" / "metrics.jsonl"):
+        (tmp_path / "run" / "metrics.jsonl").open("a")
 
 
 @pytest.mark.parametrize("write", [write_torch, write_safetensors])
