@@ -9,5 +9,6 @@ recipe=quickstart_reuse_neumann4
 # Run again after an interruption, it goes on where it stopped; after the end, it only reports.
 resume=()
 if [ -e "runs/$recipe/recipe.yaml" ]; then resume=(--resume); fi
+echo "starting; the first bar may take half a minute"
 loop-rl train "$recipe" ${resume[@]+"${resume[@]}"} "$@"
 loop-rl report "runs/$recipe"

@@ -29,6 +29,7 @@ def list_sets(folder: str | None) -> str:
 
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from loop_rl.data.reasoning_gym import SIZES
 
@@ -38,10 +39,11 @@ def list_sets(folder: str | None) -> str:
     grid.add_row("arithmetic", *(str(size) for size in ARITHMETIC_SIZES.values()), "gsm8k", "made here")
     for one in SETS.values():
         train, test, where = _found(one, folder)
-        grid.add_row(one.name, train, test, one.reward, where)
+        grid.add_row(one.name, train, test, one.reward, Text(where))
     installed = importlib.util.find_spec("reasoning_gym") is not None
     where = "made here" if installed else "pip install 'loop-rl[reasoning-gym]'"
-    grid.add_row(f"{GYM}GENERATOR", *(str(size) for size in SIZES.values()), "its own", where)
+    # Text: an extra in brackets is not rich's markup
+    grid.add_row(f"{GYM}GENERATOR", *(str(size) for size in SIZES.values()), "its own", Text(where))
     grid.add_row("PATH.jsonl", "", "", default_reward("PATH.jsonl"), "your file")
     grid.add_row("OWNER/NAME", "", "", default_reward("OWNER/NAME"), "hub")
     console = Console(file=io.StringIO(), width=160, color_system=None)

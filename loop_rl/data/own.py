@@ -25,7 +25,7 @@ TEST_SHARE = 10  # one question in ten is held out of a set that isn't divided
 
 
 def own_file(settings: DataSettings) -> Halves:
-    """A user's file: `x_test.jsonl` beside `x_train.jsonl` is the held-out half; otherwise a tenth of the file is.
+    """A user's file: `x_test.jsonl` is held out, with or without `x_train.jsonl`; of any other file a tenth is.
 
     The tenth is chosen by a hash of the question, so neither the seed nor the order of the rows moves a question
     to the other half, and rows that repeat a question stay together.
@@ -38,6 +38,8 @@ def own_file(settings: DataSettings) -> Halves:
         for beside in (path.with_name(name), path.with_name(f"{name}.gz")):
             if beside.is_file():
                 return examples, own_examples(read_rows(beside), settings)
+    if plain.endswith("_test.jsonl"):
+        return [], examples
     return hold_out_a_tenth(examples, str(path))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,9 @@ def adapted(looped: LoopedForCausalLM, lora: LoraSection) -> nn.Module:
         target_modules=list(adapted_layers(looped, lora)),
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(looped, settings)
+    with warnings.catch_warnings():  # PEFT asks by the name that transformers has deprecated
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        return get_peft_model(looped, settings)
 
 
 def merged_weights(looped: LoopedForCausalLM) -> dict[str, Tensor]:

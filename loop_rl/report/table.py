@@ -250,18 +250,19 @@ def _caption(rows: Sequence[Row]) -> str:
         "±: standard error over questions and training seeds; with one seed, and before RL, over questions only",
         "gain and difference are paired by question",
         "update and step: median seconds; updates: those that learned, of all steps, in which alone updates are timed",
-        "speed-up: in update time per learned token",
     ]
+    if any(row.speed_up is not None for row in rows):
+        parts.append("speed-up: in update time per learned token")
     estimated = sorted({source for row in rows if (source := row.learned_tokens_from) not in (None, COUNTED)})
     if estimated:
         parts.append(f"learned tokens of runs without that count: estimated from {', '.join(estimated)}")
-    if any(row.update_time is not None and row.update_time_per_token is None for row in rows):
+    if any(row.speed_up is not None and row.update_time_per_token is None for row in rows):
         parts.append("speed-up of runs that do not say how many tokens they learned from: in time per update")
     return "; ".join(parts)
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Columns of cells; data, gain, difference and note only where they tell something."""
+    """Columns of cells; data, gain, difference, speed-up and note only where they tell something."""
     against = {row.baseline for row in rows if row.difference is not None}
     difference = f"vs {min(against)}" if len(against) == 1 else "vs baseline"
     columns = {
@@ -287,6 +288,8 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
         del columns["gain"]
     if not against:
         del columns[difference]
+    if all(row.speed_up is None for row in rows):
+        del columns["speed-up"]
     if not any(row.note for row in rows):
         del columns["note"]
     return columns

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
+import textwrap
 from typing import Any
 
 from loop_rl.verbs.arguments import recipe_argument, set_argument, verb
@@ -36,8 +39,10 @@ def register(verbs: Any) -> None:
 def run_recipes_list(arguments: argparse.Namespace) -> None:
     from loop_rl.commands.recipes import description, shipped
 
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for file in shipped():
-        print(f"{file.stem:32} {description(file)}")
+        line = f"{file.stem:32} {description(file)}"
+        print(line if width is None else textwrap.fill(line, width, subsequent_indent=" " * 33, break_on_hyphens=False))
 
 
 def run_recipes_show(arguments: argparse.Namespace) -> None:

@@ -67,7 +67,10 @@ def run_pretrain(arguments: argparse.Namespace) -> None:
     from loop_rl.training.pretrain import pretrain
 
     quiet()
-    print(f"run folder: {pretrain(recipe, resume=arguments.resume)}")
+    run = pretrain(recipe, resume=arguments.resume)
+    print(f"run folder: {run}")
+    if (run / "model").is_dir():
+        print(f"model: {run / 'model'}\nnext: loop-rl report {run}; loop-rl eval {run} --data arithmetic")
 
 
 def run_distill(arguments: argparse.Namespace) -> None:

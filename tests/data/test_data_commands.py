@@ -39,6 +39,11 @@ def test_the_list_without_any_folder(capsys):
     assert row(out, "reasoning_gym:GENERATOR")[1:3] == ["500", "100"]
 
 
+def test_the_extra_that_is_missing_is_named_with_its_brackets(capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert row(run(capsys, "data")[1], "reasoning_gym:GENERATOR")[4] == "pip install 'loop-rl[reasoning-gym]'"
+
+
 def test_the_list_of_a_folder_counts_what_is_there(capsys, tmp_path, monkeypatch):
     write(tmp_path / "gsm8k_train.jsonl", [{"question": f"{n}?", "answer": n} for n in range(3)])
     write(tmp_path / "gsm8k_test.jsonl", [{"question": "9?", "answer": 9}])

@@ -38,6 +38,11 @@ def test_columns_by_other_names(tmp_path):
         assert example.columns == {"difficulty": n % 3, "tags": ["sum", str(n)]}
 
 
+def test_a_file_of_test_questions_is_held_out_whole(tmp_path):
+    splits = load(write(tmp_path / "mine_test.jsonl", problems(20)), columns=OURS)
+    assert (len(splits.train), len(splits.test)) == (0, 20)
+
+
 def test_rows_that_lack_a_column_get_none_there(tmp_path):
     rows = [{"question": "1?", "answer": 1, "hint": "h"}, {"question": "2?", "answer": 2}]
     splits = load(write(tmp_path / "mine.jsonl", rows))

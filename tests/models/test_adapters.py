@@ -3,7 +3,7 @@
 import pytest
 
 from loop_rl.errors import UserError
-from loop_rl.models.adapters import adapted_layers
+from loop_rl.models.adapters import adapted, adapted_layers
 from loop_rl.recipe import LoraSection, Recipe
 from loop_rl.training.memory import estimate
 from loop_rl.training.trainer import Trainer
@@ -19,6 +19,11 @@ def test_the_rank_is_at_most_the_full_rank_of_the_widest_layer():
     assert adapted_layers(model, LoraSection(r=full)).keys() == layers.keys()
     with pytest.raises(UserError, match=rf"lora.r \({full + 1}\) .*at most {full}\)"):
         adapted_layers(model, LoraSection(r=full + 1))
+
+
+def test_the_adapted_model_comes_without_a_warning(recwarn):
+    adapted(tiny_model(), LoraSection(r=1))
+    assert [str(warning.message) for warning in recwarn if "checkpointing" in str(warning.message)] == []
 
 
 @pytest.mark.parametrize(

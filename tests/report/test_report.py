@@ -173,6 +173,29 @@ def test_renderings_agree(tmp_path: Path) -> None:
         render(rows, "html")
 
 
+@pytest.mark.parametrize("room", [80, 120, 200])
+def test_a_table_wider_than_the_terminal_comes_in_parts(tmp_path: Path, monkeypatch, room: int) -> None:
+    make_run(tmp_path, "a")
+    make_run(tmp_path, "b", "reuse_neumann4", (8.0, 1.0, 2.0, 1.5))
+    rows = comparison([tmp_path])
+    whole = render(rows)
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(room))
+    text = render(rows)
+    assert max(map(len, text.splitlines())) <= room
+    heads = [line.strip("┃ ").split("┃") for line in text.splitlines() if line.startswith("┃")]
+    names = [[name.strip() for name in head] for head in heads]
+    assert (len(heads) == 1) == (room == 200) and {head[0] for head in names} == {"estimator"}
+    (head,) = [line.strip("┃ ").split("┃") for line in whole.splitlines() if line.startswith("┃")]
+    assert [name for part in names for name in part[1:]] == [name.strip() for name in head][1:]
+
+
+def test_there_is_a_speed_up_only_beside_a_baseline(tmp_path: Path) -> None:
+    make_run(tmp_path, "b", "reuse_neumann4")
+    assert "speed-up" not in render(comparison([tmp_path]))
+
+
 def test_long_labels_show_all_that_differs(tmp_path: Path) -> None:
     paths = [f"/a/very/long/path/to/checkpoints/that/are/named/alike/{end}" for end in ("first", "second")]
     for name, path in zip("ab", paths, strict=True):
