@@ -1,8 +1,13 @@
 """`python -m loop_rl` is `loop-rl`; launchers such as torchrun start a module so."""
 
+import os
 import sys
 
-from loop_rl.cli import main
+# -m puts the current folder first, where a user's rewards.py would stand before the package rewards.
+if sys.path and sys.path[0] in ("", os.getcwd()):
+    sys.path.append(sys.path.pop(0))
+
+from loop_rl.cli import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

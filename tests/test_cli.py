@@ -336,3 +336,15 @@ def test_the_job_runs_the_resolved_recipe(monkeypatch):
 )
 def test_the_jobs_exit_code(status, code, expected):
     assert submitting.exit_code(SimpleNamespace(status=status, driver_exit_code=code, message="")) == expected
+
+
+def test_a_users_module_does_not_stand_before_a_package_of_the_project(tmp_path):
+    (tmp_path / "rewards.py").write_text("raise RuntimeError('the wrong rewards')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "loop_rl", "eval", "embedded", "--data", "gsm8k", "--set", "data.folder=none"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    assert "the wrong rewards" not in done.stderr and done.returncode == 2, done.stderr
