@@ -113,10 +113,11 @@ class RewardPool:
     def __init__(self, specs: Sequence[RewardSpec], workers: int = 1) -> None:
         self._specs = list(dict.fromkeys(specs))
         self._owns_ray = start_ray(workers)
-        self.workers = [RewardWorker.remote(os.getcwd()) for _ in range(workers)]
+        self.workers: list[Any] = []
         self.restarts = 0
-        self._queues: list[dict[Any, _Ticket]] = [{} for _ in self.workers]  # in order of submission
+        self._queues: list[dict[Any, _Ticket]] = [{} for _ in range(workers)]  # in order of submission
         try:
+            self.workers = [RewardWorker.remote(os.getcwd()) for _ in range(workers)]
             lines = [line for worker in range(workers) for line in self._start(worker)]
         except BaseException:
             self.close(failed=True)
