@@ -39,7 +39,13 @@ def rounding(run: Callable[[nn.Module], Tensor], model: nn.Module, dtype: torch.
     return ROUNDINGS * moved
 
 
-def logp_rounding(model: nn.Module, samples: list[Sample], temperature: float = 1.0) -> float:
-    """How far apart sampler and learner may be in a token's log-probability in float32: each is off by `rounding`."""
+def logp_rounding(
+    model: nn.Module, samples: list[Sample], temperature: float = 1.0, dtype: torch.dtype = torch.float32
+) -> float:
+    """How far apart sampler and learner may be in a token's log-probability in `dtype`: each is off by `rounding`."""
     batch = collate(samples, False)
-    return 2 * rounding(lambda m: score(m, batch, parse_estimator("full_bptt"), temperature).logps[batch.mask], model)
+
+    def logps(m: nn.Module) -> Tensor:
+        return score(m, batch, parse_estimator("full_bptt"), temperature).logps[batch.mask]
+
+    return 2 * rounding(logps, model, dtype)

@@ -83,5 +83,4 @@ def test_rollouts_of_a_run_read_their_prompts_with_the_student(capsys, distilled
         json.loads(line) for line in (tmp_path / "quickstart_reuse_neumann4/metrics.jsonl").read_text().splitlines()
     ]
     assert 1 <= row["rollout/mean_depth"] <= 6
-    assert row["sampling/sampling_logp_difference/mean"] < 1e-5
     assert "health/breached" in row

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loop_rl.fixed_point.contraction import behaviour, dominant_eigenvalue
+from loop_rl.fixed_point.contraction import COLLINEAR, behaviour, dominant_eigenvalue
 
 
 def found(matrices, iterations=200):
@@ -43,8 +43,9 @@ def test_rows_of_known_spectrum():
     )
     expected = [0.9, -0.9, 0.8 * np.exp(1j), 1.1 * np.exp(2j), 1.2]
     for got, wanted in zip(eigenvalues.tolist(), expected, strict=True):
-        assert got.real == pytest.approx(np.real(wanted), abs=1e-4)
-        assert abs(got.imag) == pytest.approx(abs(np.imag(wanted)), abs=1e-4)
+        # the others have died down to (0.7 / 1.2)**200; what is left is float64's rounding
+        assert got.real == pytest.approx(np.real(wanted), abs=1e-12)
+        assert abs(got.imag) == pytest.approx(abs(np.imag(wanted)), abs=1e-12)
 
 
 @settings(deadline=None, max_examples=50)
@@ -56,7 +57,7 @@ def test_a_random_matrix(seed):
     gap = abs(spectrum[-lead - 1]) / abs(spectrum[-1])
     (got,) = found([matrix], iterations=300).tolist()
     if gap < 0.9:  # power iteration separates them within the iterations
-        assert abs(got) == pytest.approx(abs(spectrum[-1]), rel=1e-3)
+        assert abs(got) == pytest.approx(abs(spectrum[-1]), rel=COLLINEAR)  # of a pair so close to the real axis
 
 
 def test_zero_map():

@@ -55,14 +55,16 @@ def test_full_bptt_is_autograd_through_the_model_s_own_forward(problem):
 
 
 def test_gradients_come_closer_with_more_terms_and_with_the_tail(problem):
-    full, _ = bench.gradient(problem, parse_estimator("full_bptt"))
+    full = bench.gradient(problem, parse_estimator("full_bptt"))[0].double()
 
     def error(name: str) -> float:
-        return float((bench.gradient(problem, parse_estimator(name))[0] - full).norm() / full.norm())
+        return float((bench.gradient(problem, parse_estimator(name))[0].double() - full).norm() / full.norm())
 
     assert error("reuse_neumann4") < error("reuse_neumann3") < error("reuse_neumann1")
     assert error("reuse_neumann3_tail") < error("reuse_neumann3")
-    assert error("recompute_neumann3") == pytest.approx(error("reuse_neumann3"), rel=1e-4)
+    # gradients are rounded to float32, and so are the behaviour log-probabilities in their ratios
+    bound = 4 * torch.finfo(torch.float32).eps
+    assert error("recompute_neumann3") == pytest.approx(error("reuse_neumann3"), abs=bound)
 
 
 def test_live_bytes_count_each_storage_once_and_forget_the_dead():

@@ -1,6 +1,7 @@
 """What the shipped model promises: it can be improved, its states converge, and its endpoint gradients are good."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.training.load import load_model
 from rewards.gsm8k import gsm8k_reward
+from tests.rounding import logp_rounding
 
 SAMPLING = Sampling(8, 64, depth=6, eos_token_ids=(2,))
 
@@ -70,9 +72,10 @@ def test_endpoint_gradients_match_full_bptt(embedded, batch) -> None:
     assert figures["reuse_neumann4"][0] >= 0.98
     assert error("reuse_neumann3_tail") < error("reuse_neumann3")
     assert error("reuse_neumann4_tail") < error("reuse_neumann4")
+    bound = logp_rounding(model, batch[::8])  # the largest of a completion of each group, for a mean over all
     for _, metrics in measured.values():
-        assert metrics["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=1e-5)
-        assert metrics["sampling/sampling_logp_difference/mean"] < 1e-5
+        assert metrics["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=math.expm1(bound))
+        assert metrics["sampling/sampling_logp_difference/mean"] <= bound
     assert measured["reuse_neumann4"][1]["residual/median"] < 0.05
 
 

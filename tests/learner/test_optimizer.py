@@ -169,6 +169,8 @@ def test_accelerate_and_schedulers_drive_it() -> None:
     schedule.step()
     # AdamW's first step is the rate, whatever the gradient; weight decay is 0.01 by default
     expected = 1 - RATE / 2 * (1 + 0.01)
-    torch.testing.assert_close(optimizer.copies[0][0], torch.full((4,), expected), rtol=0, atol=1e-7)
+    bound = 2 * torch.finfo(torch.float32).eps  # two steps are taken off a number near 1, decay and gradient
+    assert bound < RATE / 2, "the bound says something"
+    torch.testing.assert_close(optimizer.copies[0][0], torch.full((4,), expected), rtol=0, atol=bound)
     wrapped.zero_grad()
     assert weight.grad is None

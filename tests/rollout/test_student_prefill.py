@@ -1,5 +1,7 @@
 """Rollouts whose prompts a student reads."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -39,12 +41,16 @@ def test_prompts_end_in_the_states_that_the_student_leads_to():
         np.testing.assert_allclose(rollout.prompt_states, expected.numpy(), atol=1e-10)
 
 
-def test_reuse_scores_what_was_sampled():
+@pytest.mark.parametrize("tolerance", [None, 0.2])
+def test_reuse_scores_what_was_sampled(tolerance):
     model = tiny_model(torch.float64)
-    rollouts = sample_groups(model, PROMPTS, SAMPLING, [11, 12, 13], student=student_of(model))
+    sampling = dataclasses.replace(SAMPLING, tolerance=tolerance)
+    rollouts = sample_groups(model, PROMPTS, sampling, [11, 12, 13], student=student_of(model))
+    used = {depth for r in rollouts for c in r.completions if c.depths is not None for depth in c.depths.tolist()}
+    assert (len(used) > 1) == (tolerance is not None)
     batch = collate(samples_of(rollouts, torch.zeros(3, 3)), with_states=True)
     logps = score(model, batch, parse_estimator("reuse_neumann3"), 1.0).logps
-    assert (logps - batch.behaviour_logps)[batch.mask].abs().max() < 1e-6
+    assert (logps - batch.behaviour_logps)[batch.mask].abs().max() < 1e-6  # the record's float32
 
 
 def test_a_pool_samples_as_this_process_does(ray_instance):

@@ -116,7 +116,9 @@ def test_the_student_learns_and_its_teacher_stays(tmp_path):
     rows = rows_of(run)
     assert rows[-1]["loss"] < 0.5 * rows[0]["loss"]
     assert rows[-1]["hidden"] < rows[0]["hidden"] and rows[-1]["kl"] < rows[0]["kl"]
-    assert rows[-1]["loss"] == pytest.approx(rows[-1]["hidden"] + rows[-1]["kl"], rel=1e-4)
+    # their sum, times the tokens, over the tokens: each rounded to float32
+    eps = torch.finfo(torch.float32).eps
+    assert rows[-1]["loss"] == pytest.approx(rows[-1]["hidden"] + rows[-1]["kl"], rel=2 * eps)
     teacher, saved = load_model("embedded", "float32")[0], load_model(str(run / "model"), "float32")[0]
     assert all(torch.equal(a, b) for a, b in zip(teacher.parameters(), saved.parameters(), strict=True))
     assert PrefillStudent.load(run / "model", saved).blocks[0].attn.q_proj.weight.shape == (128, 128)
