@@ -9,17 +9,20 @@ import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import Field, field_validator, model_validator
 
 from loop_rl.data.names import is_known, unknown_name
+from loop_rl.errors import UserError
 from loop_rl.recipe_io import Schema, Section, folder_name, read_recipe, recipes_folder
 
 __all__ = ["REWARDS", "Recipe", "Section", "load_recipe", "recipes_folder"]
 
 MOST_TERMS = 1000
+MOST_DEPTH = 1024  # recurrences of a forward pass; released models use 4 to 64
+MOST_WEIGHT = 1e6  # of a term of a loss or of a scale, so that no product with it leaves float32
 
 REWARDS = ("gsm8k", "gsm8k_strict", "math500", "mbpp_plus", "mbpp_plus_share", "choice")
 
@@ -33,7 +36,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 class ModelSection(Section):
     path: str = Field("embedded", min_length=1, description="Folder or hub id of a looped model, or embedded.")
     depth: int | None = Field(
-        None, ge=1, le=100_000, description="Recurrences of a forward pass; null: the model's own."
+        None, ge=1, le=MOST_DEPTH, description="Recurrences of a forward pass; null: the model's own."
     )
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type of weights and activations.")
 
@@ -107,8 +110,12 @@ class RewardSection(Section):
     @field_validator("functions")
     @classmethod
     def _known_functions(cls, functions: dict[str, float]) -> dict[str, float]:
-        for name in functions:
+        for name, weight in functions.items():
             cls._known(name)
+            if abs(weight) > MOST_WEIGHT:
+                raise ValueError(f"the weight of {name} must be at most {MOST_WEIGHT:g} in size; got {weight:g}")
+        if functions and not any(functions.values()):
+            raise ValueError("all weights are 0, so all completions would be worth the same: give one a weight")
         return functions
 
     @model_validator(mode="after")
@@ -126,7 +133,7 @@ class RolloutSection(Section):
     )
     prompts_per_step: int = Field(8, ge=1, le=1_000_000, description="Prompts of one step, so groups of one batch.")
     max_completion_length: int = Field(256, ge=1, description="Tokens a completion may have, its end token included.")
-    temperature: float = Field(1.0, gt=0, description="Sampling temperature; log-probabilities are taken at it.")
+    temperature: float = Field(1.0, ge=1e-6, description="Sampling temperature; log-probabilities are taken at it.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling: probability mass kept; 1 keeps all.")
     top_k: int = Field(0, ge=0, description="Tokens kept by rank; 0 keeps all.")
     cache: Literal["full", "terminal"] = Field(
@@ -174,10 +181,12 @@ class LearnerSection(Section):
         "reuse_neumann4",
         description="The gradient's origin: full_bptt, truncated_bptt4, recompute_neumann4, reuse_neumann3_tail, ...",
     )
-    beta: float = Field(0.0, ge=0, description="Weight of the KL penalty against the reference model; 0 loads none.")
+    beta: float = Field(
+        0.0, ge=0, le=MOST_WEIGHT, description="Weight of the KL penalty against the reference model; 0 loads none."
+    )
     epsilon: float = Field(0.2, gt=0, lt=1, description="Lower clip of the ratio, and the upper without epsilon_high.")
     epsilon_high: float | None = Field(None, gt=0, description="Upper clip of the ratio; null: epsilon.")
-    num_iterations: int = Field(1, ge=1, description="Updates made from one batch of rollouts.")
+    num_iterations: int = Field(1, ge=1, le=1000, description="Updates made from one batch of rollouts.")
     per_device_train_batch_size: int = Field(16, ge=1, description="Completions of a micro-batch.")
     importance_sampling_cap: float | None = Field(
         None, gt=0, description="Cap on the ratio of learner to sampler probabilities; null: no correction."
@@ -237,7 +246,29 @@ class HealthSection(Section):
         return self
 
 
-class OptimSection(Section):
+class AdamWSection(Section):
+    """What every optimizer section holds its keys to, so that no step takes weights out of the numbers' range."""
+
+    learning_rate: float
+    weight_decay: float
+
+    @model_validator(mode="after")
+    def _a_step_that_weights_survive(self) -> Self:
+        rate, decay = self.learning_rate, self.weight_decay
+        if rate > 1:
+            raise ValueError(
+                f"learning_rate must be at most 1; got {rate:g}: AdamW moves every weight by about the learning rate "
+                "at each update, whatever the gradient"
+            )
+        if rate * decay > 1:
+            raise ValueError(
+                f"weight_decay ({decay:g}) times learning_rate ({rate:g}) must be at most 1: an update multiplies "
+                "every weight by 1 minus that; lower weight_decay"
+            )
+        return self
+
+
+class OptimSection(AdamWSection):
     learning_rate: float = Field(1e-6, gt=0, description="AdamW's peak learning rate.")
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field("constant", description="Decay after warm-up.")
     warmup_steps: int = Field(0, ge=0, description="Updates over which the learning rate rises from 0.")
@@ -254,6 +285,13 @@ class EvalSection(Section):
     data: list[str] = Field([], description="Further data sets to evaluate on, each with its own reward.")
     size: int | None = Field(None, ge=1, description="Held-out questions of each further data set; null: all.")
 
+    @field_validator("temperature")
+    @classmethod
+    def _not_nearly_greedy(cls, temperature: float) -> float:
+        if 0 < temperature < 1e-6:
+            raise ValueError(f"must be 0 (greedy) or at least 1e-6; got {temperature:g}")
+        return temperature
+
     @field_validator("data")
     @classmethod
     def _known(cls, names: list[str]) -> list[str]:
@@ -265,7 +303,9 @@ class EvalSection(Section):
 
 class LoraSection(Section):
     r: int = Field(16, ge=1, description="Rank of the adapters.")
-    lora_alpha: float = Field(32, gt=0, description="Scale: the adapter's output is multiplied by lora_alpha / r.")
+    lora_alpha: float = Field(
+        32, gt=0, le=MOST_WEIGHT, description="Scale: the adapter's output is multiplied by lora_alpha / r."
+    )
     lora_dropout: float = Field(
         0.0, ge=0, lt=1, description="Without effect in RL, where the learner scores as the sampler does."
     )
@@ -345,10 +385,8 @@ class Recipe(Section):
                 "its log-probabilities are not those of a sampler with terminal banks; use a reuse estimator, or "
                 "rollout.cache: full"
             )
-        if depth is not None and (window := _window(learner.estimator)) > depth:
-            raise ValueError(f"learner.estimator: {learner.estimator} goes back {window} recurrences of {depth}")
-        if depth is not None and rollout.min_depth > depth:
-            raise ValueError(f"rollout.min_depth ({rollout.min_depth}) is more than model.depth ({depth})")
+        if depth is not None:
+            self._check_depth(depth, f"model.depth ({depth})")
         updates = self.run.max_steps * learner.num_iterations
         if self.optim.warmup_steps > updates:
             raise ValueError(
@@ -361,6 +399,35 @@ class Recipe(Section):
                 "rollout.depth_tolerance gives up; use full_bptt, a recompute or a reuse estimator"
             )
         return self
+
+    def _check_depth(self, depth: int, what: str) -> None:
+        window, least = _window(self.learner.estimator), self.rollout.min_depth
+        if window > depth:
+            raise ValueError(
+                f"learner.estimator: {self.learner.estimator} goes back {window} recurrences, more than {what}; lower "
+                "that window, or raise model.depth"
+            )
+        if least > depth:
+            raise ValueError(f"rollout.min_depth ({least}) is more than {what}; lower it, or raise model.depth")
+
+    def depth_of(self, own: int) -> int:
+        """Recurrences of a forward pass of a model whose own depth is `own`.
+
+        Raises:
+            UserError: that is the model's own depth, and the recipe asks for more recurrences, or it is past any use.
+        """
+        if self.model.depth is not None:
+            return self.model.depth
+        if not 1 <= own <= MOST_DEPTH:
+            raise UserError(
+                f"model.depth: the model's own depth is {own}, and a forward pass takes at most {MOST_DEPTH} "
+                "recurrences; set model.depth"
+            )
+        try:
+            self._check_depth(own, f"the model's own depth ({own})")
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        return own
 
     def dump_yaml(self) -> str:
         """The resolved recipe, every key written out; load_recipe reads it back to an equal one."""

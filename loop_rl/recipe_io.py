@@ -51,6 +51,8 @@ SYNONYMS = {
 
 # What fits into 64 bits, as torch's and numpy's sizes and seeds must.
 _LARGEST = 2**63 - 1
+# What float32 holds with all its digits.
+_SMALLEST_FLOAT, _LARGEST_FLOAT = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 # YAML nested deeper than any recipe; beyond it, reading and printing would run into Python's recursion limit.
 _DEEPEST = 32
 
@@ -78,7 +80,12 @@ class Section(pydantic.BaseModel):
     @pydantic.field_validator("*")
     @classmethod
     def _representable(cls, value: Any) -> Any:
-        for item in value if isinstance(value, list) else (value,):
+        for item in value if isinstance(value, list) else value.values() if isinstance(value, dict) else (value,):
+            if isinstance(item, float) and item and not _SMALLEST_FLOAT <= abs(item) <= _LARGEST_FLOAT:
+                raise ValueError(
+                    f"must be a number that float32 holds (0, or {_SMALLEST_FLOAT:.2g} to {_LARGEST_FLOAT:.2g} in "
+                    f"size), as models compute in it; got {item:g}"
+                )
             if isinstance(item, int) and abs(item) > _LARGEST:
                 raise ValueError(f"must be at most {_LARGEST} (64 bits); got {item}")
             if isinstance(item, str) and ("\0" in item or not _encodable(item)):

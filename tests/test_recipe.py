@@ -170,7 +170,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(
         ("rollout: {num_generations: 8.0}", ["rollout.num_generations", "an integer", "8.0"]),
         ("rollout: {num_generations: true}", ["rollout.num_generations", "an integer", "True"]),
         ("rollout: {num_generations: }", ["rollout.num_generations", "an integer", "null"]),
-        ("rollout: {temperature: 0}", ["rollout.temperature", "greater than 0"]),
+        ("rollout: {temperature: 0}", ["rollout.temperature", "at least 1e-06"]),
         ("rollout: {temperature: .nan}", ["rollout.temperature", "nan"]),
         ("rollout: {temperature: .inf}", ["rollout.temperature", "finite"]),
         ("rollout: {temperature: nan}", ["rollout.temperature", "a number"]),

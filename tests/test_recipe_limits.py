@@ -16,7 +16,14 @@ from loop_rl.recipe_io import dotted_keys
         (["rollout.max_completion_length=9223372036854775808"], "rollout.max_completion_length: must be at most"),
         (["rollout.num_generations=1000000000"], "rollout.num_generations must be at most 100000"),
         (["eval.samples=100000000000"], "eval.samples must be at most 100000"),
-        (["model.depth=1000000000000"], "model.depth must be at most 100000"),
+        (["model.depth=100000"], "model.depth must be at most 1024"),
+        (["optim.learning_rate=1e300"], "optim.learning_rate: must be a number that float32 holds"),
+        (["optim.max_grad_norm=1e-300"], "optim.max_grad_norm: must be a number that float32 holds"),
+        (["rollout.temperature=1e-30"], "rollout.temperature must be at least 1e-06"),
+        (["eval.temperature=1e-30"], "eval.temperature: must be 0 (greedy) or at least 1e-6"),
+        (["reward.name=null", "reward.functions={gsm8k: 1e300}"], "reward.functions: must be a number that float32"),
+        (["reward.name=null", "reward.functions={gsm8k: 1e30}"], "the weight of gsm8k must be at most 1e+06"),
+        (["reward.name=null", "reward.functions={gsm8k: 0}"], "reward.functions: all weights are 0"),
         (["run.seed=1180591620717411303424"], "run.seed: must be at most"),
         (["data.seed=1180591620717411303424"], "data.seed: must be at most"),
         (["run.threads=1000000"], "run.threads must be at most 1024"),
@@ -41,6 +48,19 @@ def test_what_can_not_run_is_refused_before_anything_is_loaded(overrides: list[s
     with pytest.raises(UserError) as caught:
         load_recipe("quickstart_reuse_neumann4", overrides)
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_no_update_may_move_weights_out_of_range(kind: str) -> None:
+    name = next(file.stem for file in sorted(recipes_folder().glob("*.yaml")) if verb_of(file.stem) == kind)
+    for overrides, said in (
+        (["optim.learning_rate=1e30"], "optim: learning_rate must be at most 1; got 1e+30"),
+        (["optim.learning_rate=0.5", "optim.weight_decay=3"], "weight_decay (3) times learning_rate (0.5)"),
+    ):
+        with pytest.raises(UserError) as caught:
+            load_recipe(name, overrides, schema=SCHEMAS[kind])
+        assert said in str(caught.value) and "\n" not in str(caught.value)
+    load_recipe(name, ["optim.learning_rate=1", "optim.weight_decay=1"], schema=SCHEMAS[kind])
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)

@@ -107,6 +107,8 @@ class LoopedConfig(PretrainedConfig):
                 f"num_attention_heads ({num_attention_heads}) must be a multiple of "
                 f"num_key_value_heads ({num_key_value_heads})"
             )
+        if head_dim % 2:
+            raise UserError(f"head_dim ({head_dim}) must be even: rotary positions turn its channels in pairs")
         if depth < 1 or core_layers < 1:
             raise UserError(f"depth ({depth}) and core_layers ({core_layers}) must be at least 1")
         if llama3_rope is not None and set(llama3_rope) != set(LLAMA3_ROPE):

@@ -3,7 +3,7 @@
 import yaml
 from pydantic import Field
 
-from loop_rl.recipe import Section
+from loop_rl.recipe import MOST_DEPTH, MOST_WEIGHT, Section
 from loop_rl.training.pretrain_recipe import (
     PretrainDataSection,
     PretrainOptimSection,
@@ -14,13 +14,15 @@ from loop_rl.training.pretrain_recipe import (
 
 class TeacherSection(Section):
     path: str = Field("embedded", min_length=1, description="Folder or hub id of the looped model, or embedded.")
-    depth: int | None = Field(None, ge=1, description="Recurrences whose endpoint is to be predicted; null: its own.")
+    depth: int | None = Field(
+        None, ge=1, le=MOST_DEPTH, description="Recurrences whose endpoint is to be predicted; null: its own."
+    )
 
 
 class StudentSection(Section):
     from_teacher: bool = Field(True, description="Start from the core's weights; false: at random.")
-    hidden_weight: float = Field(1.0, ge=0, description="Weight of the squared distance of states.")
-    kl_weight: float = Field(1.0, ge=0, description="Weight of the KL divergence of predictions.")
+    hidden_weight: float = Field(1.0, ge=0, le=MOST_WEIGHT, description="Weight of the squared distance of states.")
+    kl_weight: float = Field(1.0, ge=0, le=MOST_WEIGHT, description="Weight of the KL divergence of predictions.")
 
 
 class DistillDataSection(PretrainDataSection):

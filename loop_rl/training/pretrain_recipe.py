@@ -5,7 +5,7 @@ from typing import Literal
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from loop_rl.recipe import Section
+from loop_rl.recipe import MOST_DEPTH, MOST_WEIGHT, AdamWSection, Section
 from loop_rl.recipe_io import folder_name
 
 RewardForm = Literal["inverse_perplexity", "ce", "log_ce", "exp_ce"]
@@ -14,22 +14,26 @@ RewardForm = Literal["inverse_perplexity", "ce", "log_ce", "exp_ce"]
 class PretrainModelSection(Section):
     """The looped model to be made; the keys are LoopedConfig's."""
 
-    vocab_size: int | None = Field(None, ge=1, description="Rows of the embedding; null: the tokenizer's size.")
-    hidden_size: int = Field(128, ge=1, description="Width of the states.")
-    intermediate_size: int = Field(352, ge=1, description="Width of a block's feed-forward layer.")
-    num_attention_heads: int = Field(4, ge=1, description="Query heads.")
-    num_key_value_heads: int = Field(2, ge=1, description="Key and value heads.")
-    head_dim: int = Field(32, ge=2, description="Width of a head.")
-    prelude_layers: int = Field(1, ge=0, description="Blocks before the loop.")
-    core_layers: int = Field(2, ge=1, description="Blocks of the core, which every recurrence runs.")
-    coda_layers: int = Field(1, ge=0, description="Blocks after the loop.")
-    depth: int | None = Field(None, ge=1, description="Recurrences when nothing else is asked for; null: prior's mean.")
+    vocab_size: int | None = Field(
+        None, ge=1, le=10**7, description="Rows of the embedding; null: the tokenizer's size."
+    )
+    hidden_size: int = Field(128, ge=1, le=10**6, description="Width of the states.")
+    intermediate_size: int = Field(352, ge=1, le=10**6, description="Width of a block's feed-forward layer.")
+    num_attention_heads: int = Field(4, ge=1, le=10**4, description="Query heads.")
+    num_key_value_heads: int = Field(2, ge=1, le=10**4, description="Key and value heads.")
+    head_dim: int = Field(32, ge=2, le=10**4, description="Width of a head.")
+    prelude_layers: int = Field(1, ge=0, le=1000, description="Blocks before the loop.")
+    core_layers: int = Field(2, ge=1, le=1000, description="Blocks of the core, which every recurrence runs.")
+    coda_layers: int = Field(1, ge=0, le=1000, description="Blocks after the loop.")
+    depth: int | None = Field(
+        None, ge=1, le=MOST_DEPTH, description="Recurrences when nothing else is asked for; null: prior's mean."
+    )
     injection: str = Field("ortho", min_length=1, description="How the injected input enters each recurrence.")
-    rms_norm_eps: float = Field(1e-5, gt=0, description="Epsilon of the norms.")
+    rms_norm_eps: float = Field(1e-5, gt=0, le=1, description="Epsilon of the norms.")
     rope_theta: float = Field(10000.0, gt=0, description="Base of the rotary positions.")
     max_position_embeddings: int = Field(1024, ge=1, description="Longest sequence the model is made for.")
-    initial_state_std: float = Field(1.0, ge=0, description="Standard deviation of the initial state.")
-    initializer_range: float = Field(0.02, gt=0, description="Standard deviation of the initial weights.")
+    initial_state_std: float = Field(1.0, ge=0, le=MOST_WEIGHT, description="Standard deviation of the initial state.")
+    initializer_range: float = Field(0.02, gt=0, le=1, description="Standard deviation of the initial weights.")
 
 
 class PretrainDataSection(Section):
@@ -38,7 +42,7 @@ class PretrainDataSection(Section):
         min_length=1,
         description="arithmetic, a .txt file, or a .jsonl file whose rows have question and answer, or text.",
     )
-    length: int = Field(256, ge=2, description="Tokens of a row; documents are packed into rows.")
+    length: int = Field(256, ge=2, le=10**6, description="Tokens of a row; documents are packed into rows.")
     tokenizer: str = Field("embedded", min_length=1, description="Folder of a tokenizer, or embedded.")
     problems: int = Field(100_000, ge=1, le=1_000_000, description="Distinct problems generated for arithmetic.")
     loss_on: Literal["all", "answer"] = Field("all", description="Tokens that count: all, or those of answers only.")
@@ -49,18 +53,24 @@ class PriorSection(Section):
     name: Literal["fixed", "poisson_lognormal", "uniform", "saved"] = Field(
         "poisson_lognormal", description="Distribution of depths, or the one to start learning from."
     )
-    mean: float = Field(6.0, ge=1, description="Mean depth; with fixed, the depth; with learn, the mean to keep.")
+    mean: float = Field(
+        6.0, ge=1, le=MOST_DEPTH, description="Mean depth; with fixed, the depth; with learn, the mean to keep."
+    )
     sigma: float = Field(0.5, ge=0, description="Standard deviation of the log rate (poisson_lognormal).")
-    cap: int = Field(64, ge=2, description="Greatest depth (poisson_lognormal, uniform).")
+    cap: int = Field(64, ge=2, le=MOST_DEPTH, description="Greatest depth (poisson_lognormal, uniform).")
     run: str | None = Field(None, description="Folder of the run whose last distribution is taken (saved).")
     learn: bool = Field(False, description="Let the distribution follow the losses; false: it stays as it starts.")
-    entropy_weight: float = Field(0.01, ge=0, description="Weight of the distribution's entropy (learn).")
-    mean_weight: float = Field(1.0, ge=0, description="Weight of the squared distance to the mean (learn).")
+    entropy_weight: float = Field(
+        0.01, ge=0, le=MOST_WEIGHT, description="Weight of the distribution's entropy (learn)."
+    )
+    mean_weight: float = Field(
+        1.0, ge=0, le=MOST_WEIGHT, description="Weight of the squared distance to the mean (learn)."
+    )
     reward: RewardForm = Field("inverse_perplexity", description="What a micro-batch's cross-entropy is worth (learn).")
-    learning_rate: float = Field(1e-3, gt=0, description="Learning rate of the distribution's own Adam (learn).")
+    learning_rate: float = Field(1e-3, gt=0, le=1, description="Learning rate of the distribution's own Adam (learn).")
 
 
-class PretrainOptimSection(Section):
+class PretrainOptimSection(AdamWSection):
     learning_rate: float = Field(2e-3, gt=0, description="AdamW's peak learning rate.")
     weight_decay: float = Field(0.1, ge=0, description="Decoupled weight decay, on matrices only.")
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's decay of the first moment.")
@@ -81,8 +91,10 @@ class PretrainOptimSection(Section):
 
 class TrainSection(Section):
     max_steps: int = Field(1500, ge=1, description="Updates.")
-    batch_size: int = Field(32, ge=1, description="Rows of a micro-batch; in pretraining each draws one depth.")
-    accumulation: int = Field(1, ge=1, description="Micro-batches of an update.")
+    batch_size: int = Field(
+        32, ge=1, le=10_000, description="Rows of a micro-batch; in pretraining each draws one depth."
+    )
+    accumulation: int = Field(1, ge=1, le=10_000, description="Micro-batches of an update.")
     seed: int = Field(0, ge=0, description="Seed of the weights, the depths and the initial states.")
     save_steps: int = Field(0, ge=0, description="Updates between checkpoints; 0: only the last.")
     keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept.")

@@ -29,7 +29,9 @@ class SftDataSection(Section):
     columns: dict[str, str] = Field({}, description="Your own rows: our name of a column, and the rows' own.")
     template: str | None = Field(None, description="The prompt, with {question} in it; null: the data set's own.")
     config: str | None = Field(None, description="Configuration of a hub data set; null: its default.")
-    length: int = Field(256, ge=2, description="Tokens of a row at most; longer questions and answers are left out.")
+    length: int = Field(
+        256, ge=2, le=10**6, description="Tokens of a row at most; longer questions and answers are left out."
+    )
     chat: bool = Field(False, description="Put prompt and answer into the tokenizer's chat template.")
 
     @property

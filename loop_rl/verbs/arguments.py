@@ -41,6 +41,16 @@ def positive(text: str) -> int:
     return _integer(text, 1)
 
 
+def recurrences(text: str) -> int:
+    """A depth that a forward pass may have."""
+    from loop_rl.recipe import MOST_DEPTH
+
+    value = _integer(text, 1)
+    if value > MOST_DEPTH:
+        raise argparse.ArgumentTypeError(f"must be at most {MOST_DEPTH} recurrences, got {text}")
+    return value
+
+
 def not_negative(text: str) -> int:
     """An integer of at least 0."""
     return _integer(text, 0)

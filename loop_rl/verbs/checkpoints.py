@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from loop_rl.verbs.arguments import positive, quiet, verb
+from loop_rl.verbs.arguments import positive, quiet, recurrences, verb
 
 
 def register(verbs: Any) -> None:
@@ -21,7 +21,7 @@ def register(verbs: Any) -> None:
     inspect.add_argument("path", metavar="PATH", help="a run, a model's folder or hub id, embedded, or a config.json")
     inspect.add_argument("--batch", type=positive, default=1, help="rows that memory is counted for (default: 1)")
     inspect.add_argument("--length", type=positive, default=1024, help="tokens of a row (default: 1024)")
-    inspect.add_argument("--depth", type=positive, help="recurrences; by default the model's own")
+    inspect.add_argument("--depth", type=recurrences, help="recurrences; by default the model's own")
     inspect.add_argument("--dtype", choices=("float32", "bfloat16"), help="type in memory (default: that of the files)")
     inspect.add_argument("--format", choices=("text", "json"), default="text")
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from loop_rl.verbs.arguments import Help, positive, quiet, verb
+from loop_rl.verbs.arguments import Help, positive, quiet, recurrences, verb
 
 
 def register(verbs: Any) -> None:
@@ -21,7 +21,7 @@ def register(verbs: Any) -> None:
     diagnose.add_argument("model", metavar="MODEL", help="a run folder, a model's folder or hub id, or embedded")
     diagnose.add_argument("--data", default="arithmetic", metavar="NAME", help="a data set or .jsonl file to read")
     diagnose.add_argument("--data-folder", metavar="FOLDER", help="local data sets (otherwise LOOP_RL_DATA)")
-    diagnose.add_argument("--depth", type=positive, help="recurrences; by default the model's own")
+    diagnose.add_argument("--depth", type=recurrences, help="recurrences; by default the model's own")
     _sizes(diagnose, rows=(8, "rows of text"), length=(128, "tokens of a row"))
     diagnose.add_argument(
         "--threshold", type=float, default=0.02, help="relative change below which a token has settled (default: 0.02)"
@@ -72,7 +72,7 @@ def register(verbs: Any) -> None:
         "model", metavar="MODEL", help="a run of loop-rl distill, or a folder with a model and its student"
     )
     for parser in (decode, prefill):
-        parser.add_argument("--depth", type=positive, help="recurrences; by default the model's own")
+        parser.add_argument("--depth", type=recurrences, help="recurrences; by default the model's own")
         _sizes(parser, runs=(5, "timed repetitions of each"))
         parser.add_argument("--threads", type=positive, help="CPU threads; by default torch's choice")
         parser.add_argument("--format", choices=("table", "json"), default="table")
@@ -81,7 +81,8 @@ def register(verbs: Any) -> None:
 def _sizes(parser: argparse.ArgumentParser, **sizes: tuple[int, str]) -> None:
     """Whole numbers with their defaults and meanings."""
     for name, (default, text) in sizes.items():
-        parser.add_argument(f"--{name}", type=positive, default=default, help=f"{text} (default: {default})")
+        kind = recurrences if name == "depth" else positive
+        parser.add_argument(f"--{name}", type=kind, default=default, help=f"{text} (default: {default})")
 
 
 def run_diagnose(arguments: argparse.Namespace) -> None:

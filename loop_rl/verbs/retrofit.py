@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from loop_rl.errors import UserError
-from loop_rl.verbs.arguments import positive, quiet, recipe_argument, verb
+from loop_rl.verbs.arguments import positive, quiet, recipe_argument, recurrences, verb
 
 
 def register(verbs: Any) -> None:
@@ -26,7 +26,7 @@ def register(verbs: Any) -> None:
     retrofit.add_argument("--prelude", type=layers, default=none, metavar="A-B", help="layers before the loop, from 0")
     retrofit.add_argument("--core", type=layers, required=True, metavar="C-D", help="layers that every recurrence runs")
     retrofit.add_argument("--coda", type=layers, default=none, metavar="E-F", help="layers after the loop")
-    retrofit.add_argument("--depth", type=positive, default=4, help="recurrences of a forward pass (default: 4)")
+    retrofit.add_argument("--depth", type=recurrences, default=4, help="recurrences of a forward pass (default: 4)")
     retrofit.add_argument(
         "--injection",
         default="parcae_no_norm",
