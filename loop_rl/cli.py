@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from loop_rl.errors import UserError
+from loop_rl.errors import UserError, out_of_memory
 from loop_rl.runs.disk import full_disk
 from loop_rl.verbs import checkpoints, data, evaluation, measuring, recipes, retrofit, submit, training
 from loop_rl.verbs.arguments import Help
@@ -55,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _WRITE_FAULTS and error.filename:
             return _fail(f"cannot write {error.filename}: {error.strerror}")
+        if (memory := out_of_memory(error)) is not None:
+            return _fail(memory)
         cause = full_disk(error)  # libraries raise what they like, and leave the name out
         if cause is None:
             raise

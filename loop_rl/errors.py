@@ -16,6 +16,17 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0][:200] if text else type(error).__name__
 
 
+def out_of_memory(error: BaseException) -> str | None:
+    """One line for memory that was refused, the machine's or a GPU's; None for other errors."""
+    refused = "can't allocate memory" in str(error) or type(error).__name__ == "OutOfMemoryError"  # torch's
+    if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and refused):
+        return None
+    return (
+        f"out of memory ({first_line(error)}): lower the rows or the lengths of a batch, or use a smaller model; "
+        "loop-rl train --dry-run says what a run takes"
+    )
+
+
 def type_and_message(error: BaseException) -> str:
     """An error's type and message in one line, a long one cut; a message that can't be made is left out."""
     try:

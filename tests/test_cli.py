@@ -8,8 +8,10 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
+import torch
 import yaml
 
 from loop_rl import cli, hub
@@ -216,6 +218,34 @@ def test_a_full_disk_is_a_message_whichever_library_wrote(write, capsys, monkeyp
     with full_disk():
         said = refused(capsys, "train", "x")
     assert said.startswith("loop-rl: cannot write ") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 10 bytes."),
+        torch.OutOfMemoryError("CUDA out of memory."),
+    ],
+)
+def test_memory_that_is_refused_is_a_message(error, capsys, monkeypatch):
+    monkeypatch.setattr("loop_rl.commands.recipes.load_for", mock.Mock(side_effect=error))
+    assert "out of memory" in refused(capsys, "pretrain", "pretrain_embedded")
+
+
+def test_a_dry_run_refuses_workers_that_the_run_would(capsys):
+    more = len(os.sched_getaffinity(0)) + 1
+    message = refused(capsys, "train", "quickstart_full_bptt", "--dry-run", "--set", f"rollout.workers={more}")
+    assert f"rollout.workers: {more} workers need a CPU each" in message
+
+
+@pytest.mark.parametrize(
+    "command", [["bench", "update"], ["bench", "decode", "embedded"], ["diagnose", "embedded"], ["retrofit", "x"]]
+)
+def test_a_depth_past_any_use_is_refused(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--depth", "100000"])
+    assert ended.value.code == 2 and "--depth: must be at most 1024 recurrences" in capsys.readouterr().err
 
 
 def test_a_bug_is_not_taken_for_the_users_mistake(monkeypatch):

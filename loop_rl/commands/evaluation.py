@@ -108,7 +108,7 @@ def run_eval(
     target = find_target(name)
     first = resolve(target, None, overrides)
     recipes = [resolve(target, one, overrides) for one in data or [first.data.name, *first.eval.data]]
-    from loop_rl.evaluation.context import check_context
+    from loop_rl.evaluation.context import check_context, forward_depth
     from loop_rl.evaluation.task import about_left_out, load_task, short_enough
 
     tasks = [load_task(recipe.data, recipe.reward, recipe.rollout.stop) for recipe in recipes]
@@ -120,6 +120,7 @@ def run_eval(
 
         check_workers(first.rollout.workers, first.rollout.cluster)
     loaded = _load(target, first)
+    depth = forward_depth(first, loaded.model.config)
     limit = first.data.max_prompt_length
     tasks = [short_enough(task, loaded.tokenizer, limit, ["test"]) for task in tasks]
     questions = [(task.data, task.splits.test) for task in tasks]
@@ -128,7 +129,7 @@ def run_eval(
     about = {
         "by": "loop-rl eval",
         "model": first.model.path,
-        "depth": first.model.depth or loaded.model.config.depth,
+        "depth": depth,
         "cache": first.rollout.cache,
         "depth_tolerance": first.rollout.depth_tolerance,
     }

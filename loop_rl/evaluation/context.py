@@ -1,7 +1,8 @@
-"""Whether prompts and their completions fit into a model's context, told before anything is sampled."""
+"""Whether a recipe fits its model, told before anything is sampled: its depth, and its prompts in the context."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,26 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from loop_rl.models import LoopedConfig
+
+log = logging.getLogger(__name__)
+
+# Times the model's own depth from which a forward pass is told to be long.
+_LONG = 8
+
+
+def forward_depth(recipe: Recipe, config: LoopedConfig) -> int:
+    """Recurrences of a forward pass: the recipe's, or the model's own. Warns where they are many times its own.
+
+    Raises:
+        UserError: see `Recipe.depth_of`.
+    """
+    depth = recipe.depth_of(config.depth)
+    if depth >= _LONG * config.depth:
+        log.warning(
+            "model.depth: a forward pass takes %d recurrences, %d times as many as the model's own depth of %d",
+            *(depth, depth // config.depth, config.depth),
+        )
+    return depth
 
 
 def check_context(

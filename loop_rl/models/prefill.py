@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from loop_rl.errors import UserError
+from loop_rl.errors import UserError, first_line
 from loop_rl.models.contexts import Context
 from loop_rl.models.looped import LoopedForCausalLM, LoopedModel, PreludeOutput
 from loop_rl.models.terminal import TerminalPrefill
@@ -52,7 +53,13 @@ class PrefillStudent(nn.Module):
             raise UserError(f"{folder} has no {STUDENT_FILE}: make one with loop-rl distill")
         student = cls(model.model)
         try:
-            student.load_state_dict(load_file(folder / STUDENT_FILE))
+            # assigned, so that a model without memory (meta) takes them, too
+            student.load_state_dict(load_file(folder / STUDENT_FILE), assign=True)
+        except (SafetensorError, OSError) as error:
+            raise UserError(
+                f"{folder / STUDENT_FILE} is damaged ({first_line(error)}): copy it again, or make one with "
+                "loop-rl distill"
+            ) from error
         except RuntimeError as error:
             raise UserError(
                 f"{folder / STUDENT_FILE} belongs to another model: {' '.join(str(error).split())}"

@@ -56,6 +56,15 @@ def save_checkpoint(folder: Path, step: int, save: Callable[[Path], None], keep:
     return final
 
 
+def check_finite(weights: Mapping[str, torch.Tensor], when: str) -> None:
+    """UserError for weights that are not finite after `when`, such as "step 3"; they are not to be saved."""
+    if bad := [name for name, value in weights.items() if not value.isfinite().all()]:
+        raise UserError(
+            f"{bad[0]} and {len(bad) - 1} other weights are not finite after {when}, so they were not saved; lower "
+            "optim.learning_rate"
+        )
+
+
 def latest_checkpoint(folder: Path) -> Path | None:
     """The complete checkpoint with the highest step, or None; damaged ones are named in a warning and passed over."""
     for path in _by_step(folder):

@@ -17,6 +17,7 @@ from loop_rl.fixed_point import Estimator, parse_estimator
 from loop_rl.learner.head import chunk_tokens
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.adapters import adapted_layers, adapter_size
+from loop_rl.models.prefill import PrefillStudent
 from loop_rl.models.terminal import cache_floats
 from loop_rl.recipe import Recipe
 from loop_rl.rollout.batches import token_budget
@@ -91,18 +92,24 @@ _FIXES = {
 
 def estimate(recipe: Recipe) -> Memory:
     """Reads the model's configuration and the data (both checked as the run would) and adds up what the run needs."""
-    from loop_rl.evaluation.context import fitting_tasks
+    from loop_rl.evaluation.context import fitting_tasks, forward_depth
     from loop_rl.evaluation.task import further_tasks, training_task
-    from loop_rl.training.load import load_config, load_tokenizer
+    from loop_rl.training.load import load_config, load_tokenizer, resolve_model
 
     config = load_config(recipe.model.path)
+    forward_depth(recipe, config)
+    student = 0 if recipe.rollout.prefill == "teacher" else student_count(config, resolve_model(recipe.model.path))
     tasks = [training_task(recipe), *further_tasks(recipe)]
     _, longest = fitting_tasks(recipe, tasks, load_tokenizer(recipe.model.path, config), config)
-    return Memory(run_parts(recipe, config, longest), available_memory(), _device_available())
+    parts = run_parts(recipe, config, longest, student)
+    return Memory(parts, available_memory(), _device_available())
 
 
-def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int) -> list[Part]:
-    """The parts of a run whose longest prompt has `prompt_length` tokens; those of a cluster's workers are not here."""
+def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int, student: int = 0) -> list[Part]:
+    """The parts of a run whose longest prompt has `prompt_length` tokens; those of a cluster's workers are not here.
+
+    student: parameters of the student that reads prompts, 0 without one.
+    """
     item = _DTYPE_BYTES[recipe.model.dtype]
     depth = recipe.model.depth or config.depth
     rollout, learner = recipe.rollout, recipe.learner
@@ -135,6 +142,8 @@ def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int) -> list[
         if workers:
             parts.append(Part("weights on their way", weights, on_device=False))
         parts.append(Part("KV banks", bank_bytes(recipe, config, depth, completions, length, local)))
+    if student:
+        parts.append(Part("students", (1 + local) * student * item))
     if estimator.reuses:
         # Once in the sampler's buffer, once in its records, once where the learner reads them.
         tokens = completions * rollout.max_completion_length + rollout.prompts_per_step * prompt_length
@@ -152,12 +161,31 @@ def parameter_count(config: LoopedConfig) -> int:
         return sum(parameter.numel() for parameter in LoopedForCausalLM(config).parameters())
 
 
+def check_trainable(config: LoopedConfig) -> None:
+    """UserError when a model that is to be made can't be trained here: what its parameters take alone is too much."""
+    size = 4 * _DTYPE_BYTES["float32"] * parameter_count(config)  # weights, gradients and both of Adam's moments
+    device = _device_available()
+    place, available = ("this machine", available_memory()) if device is None else ("the GPU", device)
+    if size > available:
+        raise UserError(
+            f"training this model's weights takes {readable(size)} but {place} has {readable(available)} available; "
+            "make a smaller one (model.hidden_size, intermediate_size, vocab_size or layers)"
+        )
+
+
 def adapter_count(config: LoopedConfig, recipe: Recipe) -> int:
     """Parameters of the recipe's LoRA adapters; UserError when they do not fit the model."""
     assert recipe.lora is not None
     with torch.device("meta"):
         model = LoopedForCausalLM(config)
     return sum(adapter_size(layer, recipe.lora.r) for layer in adapted_layers(model, recipe.lora).values())
+
+
+def student_count(config: LoopedConfig, folder: str | Path) -> int:
+    """Parameters of the student beside the model in `folder`; UserError when there is none, or it is another's."""
+    with torch.device("meta"):
+        model = LoopedForCausalLM(config)
+    return sum(parameter.numel() for parameter in PrefillStudent.load(Path(folder), model).parameters())
 
 
 def bank_bytes(recipe: Recipe, config: LoopedConfig, depth: int, completions: int, length: int, workers: int) -> int:

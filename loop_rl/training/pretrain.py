@@ -14,6 +14,7 @@ from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.training.depth_prior import mean_depth
 from loop_rl.training.flops import row_flops
 from loop_rl.training.learned_prior import make_prior, prior_metrics
+from loop_rl.training.memory import check_trainable
 from loop_rl.training.pretrain_recipe import PretrainRecipe
 from loop_rl.training.text_trainer import TextTrainer, load_tokenizer, train_on_text
 
@@ -41,8 +42,10 @@ class Pretrainer(TextTrainer):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         tokenizer = load_tokenizer(recipe.data.tokenizer)
         if checkpoint is None:
+            config = make_config(recipe, tokenizer)
+            check_trainable(config)
             torch.manual_seed(recipe.train.seed)
-            model = LoopedForCausalLM(make_config(recipe, tokenizer))
+            model = LoopedForCausalLM(config)
         else:
             model = LoopedForCausalLM.from_pretrained(checkpoint / "model", dtype=torch.float32)
         self.model = model.to(device).train()

@@ -79,8 +79,8 @@ def _train(recipe: Recipe, resume: bool, progress: bool, ranks: Ranks) -> Path:
         checkpoint, done = ranks.from_main(opened)
         if done:
             return run
-        if ranks.main and (recipe.rollout.workers or recipe.reward.workers):
-            check_workers(recipe.rollout.workers, recipe.rollout.cluster)
+        if ranks.main:
+            check_machine(recipe)
         trainer = Trainer(recipe, ranks)
         if checkpoint is not None:
             with reading(Path(checkpoint)):
@@ -97,6 +97,12 @@ def _train(recipe: Recipe, resume: bool, progress: bool, ranks: Ranks) -> Path:
         if progress:
             print("\n".join(closing_lines(run)), flush=True)
     return run
+
+
+def check_machine(recipe: Recipe) -> None:
+    """UserError where this machine, or the recipe's cluster, can't have the run's workers."""
+    if recipe.rollout.workers or recipe.reward.workers:
+        check_workers(recipe.rollout.workers, recipe.rollout.cluster)
 
 
 def _engine(trainer: Trainer) -> Engine:
@@ -256,7 +262,7 @@ def _evaluate(trainer: Trainer, task: Task, pool: Engine, scorer: Scorer, run: P
             recipe.data.seed,
             on_batch=advance,
         )
-    depth = recipe.model.depth or trainer.looped.config.depth
+    depth = trainer.looped.config.depth
     about = {"depth": depth, "cache": sampling.cache, "depth_tolerance": sampling.tolerance, **about_left_out(task)}
     seconds = time.perf_counter() - start
     with writing(run / "evals"):

@@ -14,7 +14,13 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from loop_rl.runs.disk import writing
 from loop_rl.runs.rows import append_row
-from loop_rl.training.checkpoints import load_training_state, reading, save_checkpoint, save_training_state
+from loop_rl.training.checkpoints import (
+    check_finite,
+    load_training_state,
+    reading,
+    save_checkpoint,
+    save_training_state,
+)
 from loop_rl.training.learned_prior import prior_metrics
 from loop_rl.training.progress import Progress
 from loop_rl.training.sft_recipe import SftRecipe
@@ -123,6 +129,7 @@ class RunKeeper(TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
+        check_finite(self.trainer.model.state_dict(), f"update {self.step}")
         written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
 
         def save(folder: Path) -> None:

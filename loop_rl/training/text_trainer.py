@@ -18,7 +18,13 @@ from loop_rl.learner import optimizer
 from loop_rl.learner.language import IGNORED
 from loop_rl.runs.disk import writing
 from loop_rl.runs.rows import append_row
-from loop_rl.training.checkpoints import load_training_state, reading, save_checkpoint, save_training_state
+from loop_rl.training.checkpoints import (
+    check_finite,
+    load_training_state,
+    reading,
+    save_checkpoint,
+    save_training_state,
+)
 from loop_rl.training.corpus import load_corpus
 from loop_rl.training.lock import run_lock
 from loop_rl.training.pretrain_recipe import (
@@ -133,7 +139,8 @@ class TextTrainer(ABC):
         }
 
     def save(self, folder: Path) -> None:
-        """Everything that resuming needs."""
+        """Everything that resuming needs. Raises UserError for weights that are not finite."""
+        check_finite(self.trained.state_dict(), f"update {self.step}")
         self.save_model(folder / "model")
         save_training_state(folder / _STATE_FILE, self.resumable(), self.counters)
 

@@ -13,8 +13,7 @@ import torch
 from accelerate import Accelerator
 
 from loop_rl.data import Example
-from loop_rl.errors import UserError
-from loop_rl.evaluation.context import fitting_tasks
+from loop_rl.evaluation.context import fitting_tasks, forward_depth
 from loop_rl.evaluation.task import further_tasks, training_task
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, samples_of, shares
@@ -29,7 +28,7 @@ from loop_rl.models.prefill import PrefillStudent
 from loop_rl.recipe import Recipe
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampling import Sampling
-from loop_rl.training.checkpoints import load_training_state, save_training_state
+from loop_rl.training.checkpoints import check_finite, load_training_state, save_training_state
 from loop_rl.training.exchange import deal, receive
 from loop_rl.training.load import load_model, resolve_model
 from loop_rl.training.ranks import Ranks
@@ -54,13 +53,14 @@ class Trainer:
         dtype = getattr(torch, recipe.model.dtype)
         # All weights are trained: their master weights start from the checkpoint's own values, whatever their dtype.
         looped, self.tokenizer = load_model(recipe.model.path, recipe.model.dtype if recipe.lora else "float32")
+        depth = forward_depth(recipe, looped.config)
         self.held_out, _ = fitting_tasks(recipe, tasks, self.tokenizer, looped.config)
         self.task = self.held_out[0]
         self.looped: LoopedForCausalLM = looped.to(self.accelerator.device).eval()
         start = {p: p.detach() for p in looped.parameters()}
         looped.to(dtype)
         looped.config.dtype = dtype
-        looped.config.depth = recipe.model.depth or looped.config.depth  # its checkpoints say what was trained
+        looped.config.depth = depth  # its checkpoints say what was trained
         self.student = None  # made like the core, so before its layers get adapters
         if recipe.rollout.prefill == "student":
             self.student = PrefillStudent.load(Path(resolve_model(recipe.model.path)), self.looped)
@@ -197,11 +197,7 @@ class Trainer:
         Raises UserError for weights that are not finite.
         """
         weights = {name: value.contiguous() for name, value in merged_weights(self.looped).items()}
-        if bad := [name for name, value in weights.items() if not value.isfinite().all()]:
-            raise UserError(
-                f"{bad[0]} and {len(bad) - 1} other weights are not finite after step {self.step}, so they were not "
-                "saved; lower optim.learning_rate"
-            )
+        check_finite(weights, f"step {self.step}")
         LoopedForCausalLM.save_pretrained(_detached(self.looped, weights), folder / "model", state_dict=weights)
         self.tokenizer.save_pretrained(folder / "model")
         if self.recipe.lora is not None:

@@ -46,7 +46,9 @@ def run_train(arguments: argparse.Namespace) -> None:
         recipe = load_for("train", arguments.recipe, arguments.set)
         if arguments.dry_run:
             from loop_rl.training.memory import check_fits, estimate
+            from loop_rl.training.rl import check_machine
 
+            check_machine(recipe)
             memory = estimate(recipe)
             if ranks.main:
                 print(recipe.dump_yaml() + memory.text())

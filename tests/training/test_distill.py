@@ -15,6 +15,7 @@ from loop_rl.training import distill as module
 from loop_rl.training.distill import Distiller, distill, distillation_loss
 from loop_rl.training.distill_recipe import DistillRecipe
 from loop_rl.training.load import load_config, load_model
+from loop_rl.training.memory import student_count
 from tests.tiny import tiny_model
 
 
@@ -146,8 +147,15 @@ def test_refusals(tmp_path):
     with pytest.raises(UserError, match="loop-rl distill"):
         PrefillStudent.load(tmp_path, model)
     PrefillStudent(model.model).save(tmp_path)
+    other = tiny_model(intermediate_size=64)
     with pytest.raises(UserError, match="another model"):
-        PrefillStudent.load(tmp_path, tiny_model(intermediate_size=64))
+        PrefillStudent.load(tmp_path, other)
+    with pytest.raises(UserError, match="another model"):
+        student_count(other.config, tmp_path)
+    assert student_count(model.config, tmp_path) == sum(p.numel() for p in model.model.core.parameters())
+    (tmp_path / STUDENT_FILE).write_bytes(b"cut short")
+    with pytest.raises(UserError, match=f"{STUDENT_FILE} is damaged"):
+        PrefillStudent.load(tmp_path, model)
     nothing = DistillRecipe.model_validate({"student": {"hidden_weight": 0, "kl_weight": 0}})
     with pytest.raises(UserError, match="nothing to learn"):
         distill(nothing)

@@ -191,6 +191,14 @@ def test_updates_that_are_never_finite_stop_the_run(tmp_path, monkeypatch):
         pretrain(recipe_for(tmp_path, max_steps=30), progress=False)
 
 
+def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+    trainer = Pretrainer(recipe_for(tmp_path))
+    trainer.optimizer.param_groups[0]["params"][0].data[0] = math.inf
+    with pytest.raises(UserError, match="embed_tokens.weight and 0 other weights are not finite after update 0"):
+        trainer.save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_decay_is_on_matrices_only(tmp_path):
     trainer = Pretrainer(recipe_for(tmp_path))
     decayed, rest = make_optimizer(trainer.model, trainer.recipe.optim).param_groups
@@ -208,6 +216,10 @@ def test_refusals(tmp_path):
         pretrain(recipe_for(tmp_path, "b", data={"tokenizer": str(tmp_path)}), progress=False)
     with pytest.raises(UserError, match="vocab_size"):
         pretrain(recipe_for(tmp_path, "c", model={"vocab_size": 10}), progress=False)
+    with pytest.raises(UserError, match=r"head_dim \(15\) must be even"):
+        pretrain(recipe_for(tmp_path, "c", model={"head_dim": 15}), progress=False)
+    with pytest.raises(UserError, match="training this model's weights takes .* GiB but"):
+        pretrain(recipe_for(tmp_path, "c", model={"hidden_size": 900_000}), progress=False)
     pretrain(recipe_for(tmp_path, "d", max_steps=1), progress=False)
     with pytest.raises(UserError, match="already holds a run"):
         pretrain(recipe_for(tmp_path, "d", max_steps=1), progress=False)

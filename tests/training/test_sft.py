@@ -236,6 +236,13 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(recipe_for, monkeyp
     assert all(torch.equal(during[key], after[key]) for key in before)
 
 
+def test_weights_that_are_not_finite_are_not_saved(recipe_for):
+    recipe = recipe_for(max_steps=1)
+    optim = recipe.optim.model_copy(update={"learning_rate": 1e300})  # past what a recipe may say
+    with pytest.raises(UserError, match="other weights are not finite after update 1"):
+        sft(recipe.model_copy(update={"optim": optim}), progress=False)
+
+
 def test_updates_that_are_never_finite_stop_the_run(recipe_for, monkeypatch):
     monkeypatch.setattr(module, "truncated_loss", lambda *arguments: truncated_loss(*arguments) * float("inf"))
     with pytest.raises(UserError, match="learning_rate"):
