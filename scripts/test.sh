@@ -6,4 +6,6 @@ source scripts/environment.sh
 make_environment test,reasoning-gym
 # One thread: the tests' tensors are small, and threads that wait for each other cost more than they bring.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+# All of them: in two processes per core, for many wait; tests/conftest.py says which belong together.
+[ $# -gt 0 ] || set -- -n $((2 * $(nproc) < 8 ? 2 * $(nproc) : 8)) --dist loadfile --no-loadscope-reorder
 exec python -m pytest -q "$@"

@@ -1,6 +1,7 @@
 """One thread and no network, set before torch is imported."""
 
 import os
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -10,6 +11,25 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that start processes come first, for they take longest."""
+    texts = {path: path.read_text() for path in {item.path for item in items}}
+    items.sort(key=lambda item: ("ray_instance" not in texts[item.path], "subprocess" not in texts[item.path]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With several processes (-n) a file's tests stay together, for its fixtures, and so do those that share Ray."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FilesScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "Ray" if "ray_instance" in (config.rootpath / file).read_text() else file
+
+    return FilesScheduling(config, log)
 
 
 @pytest.fixture(scope="session")

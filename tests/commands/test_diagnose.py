@@ -67,6 +67,7 @@ def test_rollouts_of_a_run_read_their_prompts_with_the_student(capsys, distilled
     settings = (
         f"model.path={distilled / 'model'}",
         f"run.folder={tmp_path}",
+        "rollout.workers=0",
         "rollout.prefill=student",
         "rollout.cache=terminal",
         "rollout.depth_tolerance=0.02",

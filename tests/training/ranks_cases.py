@@ -102,7 +102,8 @@ def other_is_asked_to_stop(ranks: Ranks) -> None:
     follow(ranks)
 
 
-def run(name: str) -> dict[str, list]:
+def start(name: str) -> tuple[list[int], list]:
+    """Fork the two ranks of a case; returns their process ids and the files that take what they write to stderr."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -122,7 +123,11 @@ def run(name: str) -> dict[str, list]:
             sys.stderr.flush()
             os._exit(code)
         children.append(child)
-    codes, deadline = [], time.monotonic() + LONG / 2
+    return children, files
+
+
+def outcome(children: list[int], files: list, deadline: float) -> dict[str, list]:
+    codes = []
     for child in children:
         while not (done := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -139,4 +144,6 @@ def run(name: str) -> dict[str, list]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps({name: run(name) for name in CASES}))
+    started = {name: start(name) for name in CASES}
+    deadline = time.monotonic() + LONG / 2
+    print(json.dumps({name: outcome(*ranks, deadline) for name, ranks in started.items()}))
