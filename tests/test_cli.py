@@ -239,6 +239,16 @@ def test_a_dry_run_refuses_workers_that_the_run_would(capsys):
     assert f"rollout.workers: {more} workers need a CPU each" in message
 
 
+def test_a_dry_run_counts_the_questions_and_prints_a_recipe(capsys, tmp_path):
+    (tmp_path / "more_test.jsonl").write_text('{"question": "1 + 1?", "answer": 2}\n' * 3)
+    (tmp_path / "more_train.jsonl").write_text('{"question": "1 + 2?", "answer": 3}\n')
+    sizes = ["data.train_size=16", "data.eval_size=2", f"eval.data=[{tmp_path}/more_train.jsonl]"]
+    assert main(["train", "quickstart_full_bptt", "--dry-run", "--set", *sizes, "reward.workers=0"]) == 0
+    out = capsys.readouterr().out
+    assert f"# questions: 16 to train on, held out 2 of arithmetic, 3 of {tmp_path}/more_train.jsonl\n" in out
+    assert yaml.safe_load(out)["data"]["train_size"] == 16
+
+
 @pytest.mark.parametrize(
     "command", [["bench", "update"], ["bench", "decode", "embedded"], ["diagnose", "embedded"], ["retrofit", "x"]]
 )

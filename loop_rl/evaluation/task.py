@@ -80,6 +80,12 @@ def further_tasks(recipe: Recipe) -> list[Task]:
     ]
 
 
+def sizes(tasks: Sequence[Task]) -> str:
+    """How many questions a run's tasks (its own first) have, as a YAML comment: to train on, and held out of each."""
+    held_out = ", ".join(f"{len(task.splits.test)} of {task.data}" for task in tasks)
+    return f"# questions: {len(tasks[0].splits.train)} to train on, held out {held_out}\n"
+
+
 def short_enough(
     task: Task, tokenizer: PreTrainedTokenizerBase, limit: int | None, parts: Sequence[str] = ("train", "test")
 ) -> Task:

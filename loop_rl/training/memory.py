@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,6 +23,9 @@ from loop_rl.models.terminal import cache_floats
 from loop_rl.recipe import Recipe
 from loop_rl.rollout.batches import token_budget
 from loop_rl.rollout.sampling import Sampling
+
+if TYPE_CHECKING:
+    from loop_rl.evaluation.task import Task
 
 MIB = 2**20
 PROCESS = 500 * MIB  # an interpreter with torch, transformers and Ray, measured on Linux
@@ -90,8 +94,11 @@ _FIXES = {
 }
 
 
-def estimate(recipe: Recipe) -> Memory:
-    """Reads the model's configuration and the data (both checked as the run would) and adds up what the run needs."""
+def estimate(recipe: Recipe) -> tuple[Memory, list[Task]]:
+    """Reads the model's configuration and the data (both checked as the run would) and adds up what the run needs.
+
+    Returns the memory, and the run's tasks as it would use them, its own first.
+    """
     from loop_rl.evaluation.context import fitting_tasks, forward_depth
     from loop_rl.evaluation.task import further_tasks, training_task
     from loop_rl.training.load import load_config, load_tokenizer, resolve_model
@@ -100,9 +107,9 @@ def estimate(recipe: Recipe) -> Memory:
     forward_depth(recipe, config)
     student = 0 if recipe.rollout.prefill == "teacher" else student_count(config, resolve_model(recipe.model.path))
     tasks = [training_task(recipe), *further_tasks(recipe)]
-    _, longest = fitting_tasks(recipe, tasks, load_tokenizer(recipe.model.path, config), config)
+    tasks, longest = fitting_tasks(recipe, tasks, load_tokenizer(recipe.model.path, config), config)
     parts = run_parts(recipe, config, longest, student)
-    return Memory(parts, available_memory(), _device_available())
+    return Memory(parts, available_memory(), _device_available()), tasks
 
 
 def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int, student: int = 0) -> list[Part]:

@@ -15,7 +15,11 @@ def register(verbs: Any) -> None:
     )
     recipe_argument(train)
     train.add_argument("--resume", action="store_true", help="go on from the run's newest complete checkpoint")
-    train.add_argument("--dry-run", action="store_true", help="print the resolved recipe and the memory it needs; stop")
+    train.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the whole recipe, how many questions it has, and the memory it needs; then stop",
+    )
 
     pretrain = verb(
         verbs,
@@ -45,13 +49,14 @@ def run_train(arguments: argparse.Namespace) -> None:
     with joined() as ranks:
         recipe = load_for("train", arguments.recipe, arguments.set)
         if arguments.dry_run:
+            from loop_rl.evaluation.task import sizes
             from loop_rl.training.memory import check_fits, estimate
             from loop_rl.training.rl import check_machine
 
             check_machine(recipe)
-            memory = estimate(recipe)
+            memory, tasks = estimate(recipe)
             if ranks.main:
-                print(recipe.dump_yaml() + memory.text())
+                print(recipe.dump_yaml() + sizes(tasks) + memory.text())
             check_fits(memory)
             return
         from loop_rl.training.rl import train
