@@ -6,6 +6,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["RAY_worker_niceness"] = "0"  # not 15: other tests would leave its workers little time
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

@@ -144,6 +144,7 @@ def outcome(children: list[int], files: list, deadline: float) -> dict[str, list
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     started = {name: start(name) for name in CASES}
     deadline = time.monotonic() + LONG / 2
     print(json.dumps({name: outcome(*ranks, deadline) for name, ranks in started.items()}))
