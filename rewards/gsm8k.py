@@ -3,8 +3,9 @@ r"""GSM8K's reward: 1.0 when a completion's final number equals the reference's,
 What is read, in this order:
 
 1. The last `#### N` of the whole text decides, whatever follows it. `####` before words (a heading) is passed over, and
-   so is a numbered heading: `#### 2. Total`, a number up to 99, a point, colon or parenthesis, and words that end their
-   line without a full stop. Before a malformed number it decides, and the completion is wrong.
+   so is a numbered heading: `#### 2. Total` or `#### 2 - Total`, a number up to 99, a point, colon, parenthesis or
+   spaced dash, and words that end their line without a full stop; behind a dash they begin with a capital, for
+   `17 - all pens` is an answer. Before a malformed number `####` decides, and the completion is wrong.
 2. Without one (lenient, the default; `gsm8k_strict_reward` stops here with 0.0): the last `\boxed{N}`, `answer is N`,
    `answer: N` or `answer = N`; a box that is never closed is a cut-off answer, and wrong.
 3. Without that, the last number in the text.
@@ -23,7 +24,8 @@ What a number is:
 - An equation counts by what follows its last `=`: `#### 3 + 4 = 7` is 7, with units too: `3 cm + 4 cm = 7 cm`. An
   expression without `=` is no answer; behind a unit only a sum or product is one: `7 pens - 3 of them red` is 7.
 - In step 3 a number that is the last operand of an expression or range (`so 15 - 20`) is no answer either.
-- No answer, rather than a guess: 10-15, 6:30, 3.1.4, 12,50, 1,2,3, two numbers side by side, more than 100 characters.
+- No answer, rather than a guess: 10-15 with any dash, 6:30, 3.1.4, 12,50, 1,2,3, two numbers side by side, more than
+  100 characters.
 
 Values are compared exactly, as fractions: 0.1 + 0.2 rounding and tolerances do not exist here.
 """
@@ -64,19 +66,26 @@ _LAST = re.compile(rf"(?<![0-9])(?:(?<![\w)\]}}%])(?={_SIGN}\\?[$£€¥₹]?[0-
 
 _PLAIN = re.compile(r"(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3})?(?:\.[0-9]+)?")
 _SEPARATOR = re.compile(r"\{,\}|\\[,!]|[\u00a0\u202f\u2009]")
-_BROKEN = re.compile(rf"[,.:/^][0-9]|[eE][-+]?[0-9]|[ ]?{_SIGN}{_SIGN}|[ ](?:{_CURRENCY})?[0-9]|[½⅓⅔¼¾]|\\[dt]?frac")
+_BROKEN = re.compile(
+    rf"[,.:/^][0-9]|[eE][-+]?[0-9]|[ ]?{_SIGN}{_SIGN}|[ ](?:{_CURRENCY})?[0-9]"
+    r"|[½⅓⅔¼¾]|\\[dt]?frac|[ \t]{0,4}[\u2010-\u2015][ \t]{0,4}[0-9]"
+)
 _OPERATOR = re.compile(
     rf"[ \t%]{{0,4}}(?:{_SIGN}|[*/×÷x^=]|\\(?:times|cdot|div)\b)[ \t]{{0,4}}{_SIGN}?(?:{_CURRENCY})?[0-9.(\\]"
 )
 # An operator behind a number's unit, which is up to three words that don't begin a clause.
 _UNIT = (
-    r"(?!(?:where|when|if|since|because|as|so|which|that|and|or|for|with|is|are|x)\b)[A-Za-z°%$][A-Za-z²³°%$./]{0,20}"
+    r"(?!(?:where|when|if|since|because|as|so|which|that|and|or|for|with|is|are|x)\b)"
+    r"[A-Za-z°%$](?:[A-Za-z²³°%$./]|-(?=[A-Za-z])){0,20}"
 )
 _UNIT_OPERATOR = re.compile(
-    rf"(?>(?:[ \t]?\\text\{{[^{{}}\n]{{1,30}}\}}|[ \t]?{_UNIT}){{1,3}})[ \t]{{1,4}}"
+    rf"(?>(?:[ \t]?\\text\{{[^{{}}\n]{{1,30}}\}}|[ \t-]?{_UNIT}){{1,3}})[ \t]{{1,4}}"
     rf"(?P<operator>{_SIGN}|[*/×÷x]|\\(?:times|cdot|div)\b)[ \t]{{1,4}}{_SIGN}?(?:{_CURRENCY})?[0-9.]"
 )
-_HEADING = re.compile(r"[.:)][*_]{0,3}[ \t]{1,4}[*_]{0,3}[A-Za-z][^\n]{0,200}?(?<![.!?*_ \t])[*_ \t]{0,8}(?=\n|\Z)")
+_HEADING = re.compile(
+    r"(?:[.:)][*_]{0,3}[ \t]{1,4}[*_]{0,3}[A-Za-z]|[*_]{0,3}[ \t]{1,4}[-\u2010-\u2015][ \t]{1,4}[*_]{0,3}[A-Z])"
+    r"[^\n]{0,200}?(?<![.!?*_ \t])[*_ \t]{0,8}(?=\n|\Z)"
+)
 _OPERAND = re.compile(
     rf"[0-9)][ \t]{{0,2}}(?:{_SIGN}|[*/×÷x^:])[ \t]{{0,2}}\Z"
 )  # what precedes an expression's last operand

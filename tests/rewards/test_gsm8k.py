@@ -94,6 +94,27 @@ def score(gold, completion, reward=gsm8k_reward):
         ("#### **2. Total**\nIt is 17.", "17"),
         ("#### 2. **Total**\nIt is 17.", "17"),
         ("#### 17\n#### 2. A check\n17 - 11 = 6", "17"),
+        ("#### 2 - Total\n6 + 11 = 17 dollars.", "17"),
+        ("#### 2 \u2013 Total cost\nIt is 17.", "17"),
+        ("#### 2 \u2014 **Total**\nIt is 17.", "17"),
+        ("#### **2** - Total\nIt is 17.", "17"),
+        ("#### 17\n#### 2 - A check\n17 - 11 = 6", "17"),
+        ("#### 17 - all pens\nIt was 2.", "17"),
+        ("#### 17 - That is all.\nIt was 2.", "17"),
+        ("#### 117 - Done\nIt was 2.", "117"),
+        ("#### -2", "-2"),
+        ("#### 2-3", None),
+        ("#### 2 - 3", None),
+        ("#### 2 \u2013 3 apples", None),
+        ("#### 2 \u2014 3 apples", None),
+        ("#### 2\u20113", None),
+        # hyphenated words
+        ("#### 14-day trips", "14"),
+        ("#### 5 two-year-old horses", "5"),
+        ("#### 4 six-packs + 2 cans = 26 cans", "26"),
+        ("#### 4 six-packs + 2 cans", None),
+        ("#### 4-pound + 3-pound = 7-pound bags", "7"),
+        ("#### 7 six-packs - 3 of them open", "7"),
         ("#### 17. That is all.", "17"),
         ("#### 17: it was checked.", "17"),
         ("#### 117. Done", "117"),
@@ -172,6 +193,7 @@ def test_a_reference_without_a_number_is_not_scored(gold):
 def test_strict_needs_the_marker():
     assert score("8", "The answer is 8", gsm8k_strict_reward) == 0.0
     assert score("8", "#### 8", gsm8k_strict_reward) == 1.0
+    assert score("2", "#### 2 - Total\nIt is 2", gsm8k_strict_reward) == 0.0  # a heading is no marker
 
 
 def test_chat_completions_and_extra_columns():
@@ -290,6 +312,8 @@ HOSTILE = [
     "1e1",
     "-",
     "#### 1. a",
+    "#### 1 - A",
+    "#### 1 a-b-",
     "#### 1 a + 1 ",
     "1 cm + ",
     "1\nQuestion:",
