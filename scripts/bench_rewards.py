@@ -1,4 +1,4 @@
-"""How many completions a second each reward scores, on reference answers, other questions' answers, short programs.
+"""How many completions per second each reward scores, on reference answers, other questions' answers, short programs.
 
     python scripts/bench_rewards.py --data FOLDER
 
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rewards import gsm8k, math500, mbpp_plus
 from rewards.mbpp_tasks import FILE_NAMES
 
-PROMISED = {"gsm8k": 20_000.0, "math500": 100.0, "mbpp_plus": 15.0}  # a second, on two cores
+PROMISED = {"gsm8k": 20_000.0, "math500": 100.0, "mbpp_plus": 15.0}  # per second, on two cores
 
 
 def _rows(path: Path) -> list[dict]:
@@ -76,7 +76,7 @@ def main() -> None:
         "mbpp_plus": (FILE_NAMES[0], _mbpp_plus),
     }
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    print(f"{'reward':<12}{'completions':>12}{'seconds':>10}{'a second':>12}{'promised':>12}")
+    print(f"{'reward':<12}{'completions':>12}{'seconds':>10}{'per second':>12}{'promised':>12}")
     for name, (file, measure) in measures.items():
         if not (folder / file).exists():
             print(f"{name:<12} {folder / file} is missing")

@@ -13,7 +13,7 @@ import time
 from loop_rl.data.gym_child import make
 from loop_rl.data.reasoning_gym import close, generators, reasoning_gym_reward, start
 
-SLOW = 0.1  # seconds a question
+SLOW = 0.1  # seconds per question
 MISS = "no idea"
 
 
@@ -40,7 +40,7 @@ def check(generator: str, items: int) -> list[str]:
     if misses != [0.0] * len(found):
         said.append(f"{MISS!r} gets {misses[0]} ({reasons[0]})")
     if seconds > SLOW:
-        said.append(f"{seconds:.2f} s a question")
+        said.append(f"{seconds:.2f} s per question")
     return said
 
 

@@ -2,7 +2,7 @@
 # What depth priors and injections do to fixed points: small models on the same tokens, then one table.
 # Runs land in FOLDER (default runs/shaping); a run that is there already is kept, one that was cut off goes on.
 #   bash scripts/shaping_study.sh [FOLDER] [SEEDS]      e.g. bash scripts/shaping_study.sh runs/shaping "0 1 2"
-# 10 arms of 600 updates: about 3 minutes an arm and seed on one core.
+# 10 arms of 600 updates: about 3 minutes per arm and seed on one core.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh

@@ -1,1 +1,1 @@
-"""The verbs of the command line that do more than call one function."""
+"""The commands that do more than call one function."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +95,17 @@ def _short(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
-def run_fetch(name: str, folder: str, source: str | None, config: str | None) -> str:
-    """Fetches a data set; says what is there now, and what to set to use it."""
+def run_fetch(names: Sequence[str], folder: str, source: str | None, config: str | None) -> Iterator[str]:
+    """Fetches data sets one after another; says of each what is there now, and what to set to use it.
+
+    Raises UserError before anything is fetched where `config` is given for several, whose names it can't be.
+    """
+    if config is not None and len(names) > 1:
+        raise UserError(f"--config is of one hub data set, not of {len(names)}; fetch them one at a time")
     target = Path(folder).expanduser()
-    files = fetch(name, target, None if source is None else Path(source).expanduser(), config)
-    return "".join(f"{_line(one)}\n" for one in files) + f"{_use(name, target, files)}\n"
+    for name in dict.fromkeys(names):
+        files = fetch(name, target, None if source is None else Path(source).expanduser(), config)
+        yield "".join(f"{_line(one)}\n" for one in files) + f"{_use(name, target, files)}\n"
 
 
 def _line(one: Fetched) -> str:

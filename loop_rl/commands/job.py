@@ -14,7 +14,7 @@ VARIABLE = "LOOP_RL_RECIPE"
 
 
 def run(argv: Sequence[str]) -> int:
-    """Writes the recipe into a temporary file and runs the verb on it; returns the verb's exit code."""
+    """Writes the recipe into a temporary file and runs the command on it; returns its exit code."""
     text = os.environ.pop(VARIABLE)  # popped: the run's own workers have no use for it
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "recipe.yaml"

@@ -1,4 +1,4 @@
-"""`loop-rl recipes`: list, show, copy, validate; and which verb a recipe is written for."""
+"""`loop-rl recipes`: list, show, copy, validate; and which command a recipe is written for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMAS: dict[str, type[AnyRecipe]] = {
     "distill": DistillRecipe,
     "sft": SftRecipe,
 }
-#: keys that tell a recipe's verb, all of them in the recipe or in those that it extends; the first that fits counts
+#: keys that tell a recipe's command, all of them in the recipe or in those that it extends; the first that fits counts
 TELLING = (("distill", {"teacher"}), ("sft", {"prior", "model.path"}), ("pretrain", {"prior"}), ("train", set()))
 
 
@@ -85,7 +85,7 @@ def load_any(name: str, overrides: Sequence[str] = ()) -> AnyRecipe:
 
 
 def load_for(verb: str, name: str, overrides: Sequence[str] = ()) -> AnyRecipe:
-    """The recipe of a run; UserError naming the other verb where the recipe is for that."""
+    """The recipe of a run; UserError naming the other command where the recipe is for that."""
     other = verb_of(name)
     if other != verb:
         raise UserError(f"{name} is a recipe for loop-rl {other}: run `loop-rl {other} {name}`")

@@ -21,7 +21,7 @@ RECORD = "retrofit.json"
 
 @dataclass(frozen=True)
 class Report:
-    """What a retrofit came to. losses: nats a token of the source and of each depth that was measured."""
+    """What a retrofit came to. losses: nats per token of the source and of each depth that was measured."""
 
     source: str
     out: str
@@ -36,7 +36,7 @@ class Report:
         said = {1: skipped}
         return "\n".join(
             [
-                f"loss on {self.text}, in nats a token",
+                f"loss on {self.text}, in nats per token",
                 f"  {'source':9} {self.source_loss:.4f}",
                 *(
                     f"  depth {depth:<3} {loss:.4f}  {said.get(depth, '')}".rstrip()

@@ -10,7 +10,7 @@ from loop_rl.fixed_point import parse_estimator
 GOOD_COSINE = 0.98
 #: below this, an estimator is advised against
 POOR_COSINE = 0.9
-#: nats a token; a shallower depth whose loss is within it of the best is preferred
+#: nats per token; a shallower depth whose loss is within it of the best is preferred
 LOSS_SLACK = 0.005
 #: relative perplexity that terminal sharing may cost
 SAFE_PENALTY, BEARABLE_PENALTY = 0.01, 0.05
@@ -53,7 +53,7 @@ def choose_depth(loss: dict[int, float]) -> int | None:
 
 
 def advise(diagnosis: Diagnosis) -> str:
-    """One paragraph, drawn from the figures."""
+    """One paragraph, drawn from the metrics."""
     return " ".join([_about_gradient(diagnosis), _about_depth(diagnosis), _about_sharing(diagnosis)])
 
 

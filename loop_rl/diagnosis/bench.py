@@ -68,7 +68,7 @@ def bench_prefill(
 ) -> list[dict[str, Any]]:
     """Prefills of `batch` prompts of `length` random tokens by the teacher, by fewer recurrences, and by the student.
 
-    Returns a row for each: prefill, seconds (median), speed_up (over the teacher), loss (nats a token) of the second
+    Returns a row for each: prefill, seconds (median), speed_up (over the teacher), loss (nats per token) of the second
     halves of `text`, int64 [rows, tokens], decoded at `depth` from the first halves prefilled that way, and
     perplexity, its relative change to the teacher's.
     """

@@ -36,7 +36,7 @@ class Contraction:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was measured; losses in nats a token.
+    """What was measured; losses in nats per token.
 
     loss: by depth, in a full pass. residual: quantiles 0.5 and 0.9 at `depth`.
     changes: median over tokens of the relative change at each depth 1..horizon, for the figure.

@@ -14,7 +14,7 @@ from loop_rl.errors import UserError
 
 
 def to_json(diagnosis: Diagnosis, **about: Any) -> str:
-    """Every figure, with the advice; numbers that are not finite are null. `about`: model, data and the like."""
+    """Every metric, with the advice; numbers that are not finite are null. `about`: model, data and the like."""
     values = dataclasses.asdict(diagnosis)
     for depth, sharing in diagnosis.sharing_by_depth.items():
         values["sharing_by_depth"][depth]["penalty"] = sharing.penalty
@@ -111,7 +111,7 @@ def draw(diagnosis: Diagnosis, file: str | Path, title: str) -> Path:
 
     loss.plot(list(d.loss), list(d.loss.values()), marker="o", color=_BLUE)
     loss.axvline(d.depth, color=_GREY, linestyle="--")
-    loss.set(title="loss by depth", xlabel="depth", ylabel="nats a token", xscale="log")
+    loss.set(title="loss by depth", xlabel="depth", ylabel="nats per token", xscale="log")
     loss.set_xticks([depth for depth in (1, 2, 4, 8, 16, 32, 64) if depth <= max(d.loss)])
     loss.xaxis.set_major_formatter("{x:g}")
     loss.xaxis.set_minor_formatter("")
@@ -138,7 +138,7 @@ def draw(diagnosis: Diagnosis, file: str | Path, title: str) -> Path:
 
     bars = sharing.bar(["full cache", "terminal cache"], [d.sharing.full, d.sharing.terminal], color=[_BLUE, _RED])
     sharing.bar_label(bars, fmt="{:.3f}")
-    sharing.set(title=f"terminal KV sharing: perplexity {d.sharing.penalty:+.2%}", ylabel="nats a token")
+    sharing.set(title=f"terminal KV sharing: perplexity {d.sharing.penalty:+.2%}", ylabel="nats per token")
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
     try:

@@ -14,7 +14,7 @@ from loop_rl.models.terminal import ContinuationContext, TerminalContinuation
 
 @dataclass(frozen=True)
 class Sharing:
-    """Mean loss (nats a token) of the second halves with the full cache and with the terminal one."""
+    """Mean loss (nats per token) of the second halves with the full cache and with the terminal one."""
 
     full: float
     terminal: float

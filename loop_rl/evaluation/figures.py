@@ -19,7 +19,7 @@ NO_ANSWER = "no answer"
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """Figures of some questions' samples.
+    """Metrics of some questions' samples.
 
     passes: by k (1 and the powers of two up to the samples of a question), the mean of pass@k over the questions that
     have k scored samples, and its standard error (loop_rl.evaluation.standard_error); None where there are too few.
@@ -38,7 +38,7 @@ class Figures:
 
 
 def figures(rows: Sequence[dict[str, Any]], samples: int) -> Figures:
-    """The figures of rows as evaluate makes them: `samples` of each question, one question after another."""
+    """The metrics of rows as evaluate makes them: `samples` of each question, one question after another."""
     counts = []
     for start in range(0, len(rows), samples):
         scored = [row["correct"] for row in rows[start : start + samples] if row["correct"] is not None]
@@ -66,7 +66,7 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None
 
 
 def breakdown(rows: Sequence[dict[str, Any]], samples: int) -> dict[str, dict[str, Figures]]:
-    """The figures of each level and each subject that rows have; values in order, numbers before words."""
+    """The metrics of each level and each subject that rows have; values in order, numbers before words."""
     parts: dict[str, dict[str, Figures]] = {}
     for column in BREAKDOWNS:
         values = sorted({row[column] for row in rows if row.get(column) is not None}, key=_in_order)

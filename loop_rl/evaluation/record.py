@@ -28,7 +28,7 @@ def eval_row(step: int, data: str, result: EvalResult) -> dict[str, Any]:
 
 
 def _named(part: Figures) -> dict[str, Any]:
-    """Figures by the names that they have in evals.jsonl: pass@8 is always there, and pass@1's error is `stderr`."""
+    """Metrics by the names that they have in evals.jsonl: pass@8 is always there, and pass@1's error is `stderr`."""
     passes = {8: (None, None), **part.passes}
     return {
         **{f"pass@{k}": mean for k, (mean, _) in sorted(passes.items())},

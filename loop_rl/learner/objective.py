@@ -52,7 +52,7 @@ def token_loss(
         Values at masked places may be anything, NaN included.
 
     Returns:
-        [B, C], zero where masked, and detached per-token figures for the metrics.
+        [B, C], zero where masked, and detached per-token values for the metrics.
     """
     zero = torch.zeros_like(logps)
     logps = torch.where(mask, logps, zero)

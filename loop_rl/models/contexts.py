@@ -168,7 +168,7 @@ class CachedContext(Context):
 
 
 class DecodeContext(Context):
-    """A rollout's decoding: one token a row and step, preallocated banks, prompts padded on the left.
+    """A rollout's decoding: one token per row and step, preallocated banks, prompts padded on the left.
 
     Built from a recorded prefill of the prompts; each prompt's banks are copied to its `repeats` completions. All
     rows write the same column at a step, so a bank is a view of a fixed buffer and nothing is concatenated.

@@ -143,7 +143,7 @@ def initial_state(
     """Draw a normal z0, by inversion, on the device of `positions`; at most 6.3 standard deviations from 0.
 
     Args:
-        row_seeds: int64 [batch], one seed a row, or [batch, tokens], one a token.
+        row_seeds: int64 [batch], one seed per row, or [batch, tokens], one per token.
         positions: int64 [batch, tokens], positions in the sequence (not columns of the padded batch).
         width: channels. std: standard deviation. dtype: to which the float32 numbers are rounded.
 

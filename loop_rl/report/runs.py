@@ -171,7 +171,7 @@ def _own(evals: list[dict[str, Any]], data: str) -> tuple[list[dict[str, Any]], 
 
 
 def readable_rows(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of a JSON-lines file that has a row a step, and a line for what could not be read of it."""
+    """The rows of a JSON-lines file that has a row per step, and a line for what could not be read of it."""
     try:
         rows, faults = read_rows(file)
     except UserError as error:

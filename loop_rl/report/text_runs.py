@@ -27,7 +27,7 @@ _WORDS = ("arm", "kind", "held-out data", "note")
 def text_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """A row for each arm: runs of one kind and one recipe whose names differ only in a last `_seed0`, `_seed1`, ... .
 
-    Every figure is a list, a value for each seed that has it, in order of the runs; only pass_1, of the last
+    Every metric is a list, a value for each seed that has it, in order of the runs; only pass_1, of the last
     evaluation, is one mean with its standard error and 95 % interval. note: what could not be read.
     """
     arms: dict[tuple[Any, ...], list[Run]] = {}
@@ -53,7 +53,7 @@ def text_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def render_text_runs(rows: Sequence[dict[str, Any]], format: str = "table") -> str:
-    """The rows as text; CSV has mean and standard error of every figure, JSON the values themselves."""
+    """The rows as text; CSV has mean and standard error of every metric, JSON the values themselves."""
     check_format(format)
     if format == "json":
         return as_json(rows)

@@ -1,4 +1,4 @@
-"""From logits to a token: temperature, top-k, top-p, and one uniform number a row."""
+"""From logits to a token: temperature, top-k, top-p, and one uniform number per row."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -51,7 +51,7 @@ def truncate(probabilities: Tensor, top_k: int, top_p: float) -> Tensor:
 
 
 def draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """One token a row by inversion of the distribution function, of some rows at once.
+    """One token per row by inversion of the distribution function, of some rows at once.
 
     Args:
         logits: [rows, vocab]. uniform: float64 [rows] in [0, 1); a row's token depends on its own number alone.

@@ -26,7 +26,7 @@ MOMENT_DECAY = 0.99
 
 
 def depth_reward(loss: float, form: RewardForm) -> float:
-    """What a micro-batch with this mean cross-entropy (nats a token) is worth; larger is better (paper, B.3)."""
+    """What a micro-batch with this mean cross-entropy (nats per token) is worth; larger is better (paper, B.3)."""
     if form == "ce":
         return -loss
     if form == "log_ce":
@@ -123,7 +123,7 @@ class LearnedPrior:
         """Learn from one update's micro-batches.
 
         Args:
-            losses: mean cross-entropy (nats a token) of each micro-batch; an update with one that is not finite, or
+            losses: mean cross-entropy (nats per token) of each micro-batch; an update with one that is not finite, or
                 without any token, teaches nothing.
             tokens: tokens that each loss is the mean of.
         """

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def sft_rows(data: SftDataSection, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    """`input_ids` and `labels` (not shifted) of at most data.length tokens a row, in a seeded order.
+    """`input_ids` and `labels` (not shifted) of at most data.length tokens per row, in a seeded order.
 
     Text is one stream cut into rows, all of which counts. Of questions and answers only the answer and its end token
     count, which is appended where a chat template writes none; prompt and answer are tokenized apart, as in RL.

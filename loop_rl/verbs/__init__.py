@@ -1,1 +1,1 @@
-"""The verbs of the command line: their arguments, and calls of what does the work, imported when a verb is run."""
+"""The commands: their arguments, and calls of what does the work, imported when a command is run."""

@@ -1,4 +1,4 @@
-"""What the verbs' parsers share: help, the recipe and its settings, checked numbers."""
+"""What the commands' parsers share: help, the recipe and its settings, checked numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 def verb(parent: Any, name: str, run: Run, summary: str, example: str) -> argparse.ArgumentParser:
-    """A parser of one verb; `run` is called with what it parsed. `example`: a command line without loop-rl."""
+    """A parser of one command; `run` is called with what it parsed. `example`: a command line without loop-rl."""
     text = f"example:\n  loop-rl {example}"
     parser = parent.add_parser(name, help=summary, description=summary, epilog=text, formatter_class=Help)
     parser.set_defaults(run=run)

@@ -9,7 +9,7 @@ from loop_rl.verbs.arguments import positive, set_argument, verb
 
 
 def register(verbs: Any) -> None:
-    """Adds the verbs to the command line."""
+    """Adds the commands to the command line."""
     data = verb(verbs, "data", run_data_list, "Data sets: list, show, fetch.", "data show gsm8k --n 1")
     data.set_defaults(generators=False, folder=None)
     action = data.add_subparsers(dest="action", metavar="ACTION")
@@ -20,11 +20,13 @@ def register(verbs: Any) -> None:
     show.add_argument("--n", type=positive, default=3, help="questions to show (default: 3)")
     show.add_argument("--split", choices=("train", "test"), default="test", help="which half (default: test)")
     set_argument(show)
-    fetch = verb(action, "fetch", run_data_fetch, "Bring a data set into a folder.", "data fetch gsm8k --to ~/data")
-    fetch.add_argument("name", metavar="NAME", help="a known data set, or owner/name on the hub")
+    fetch = verb(
+        action, "fetch", run_data_fetch, "Bring data sets into a folder.", "data fetch gsm8k math500 --to ~/data"
+    )
+    fetch.add_argument("names", nargs="+", metavar="NAME", help="known data sets, or owner/name on the hub")
     fetch.add_argument("--to", required=True, metavar="FOLDER", help="folder to put the files in")
     fetch.add_argument("--from", dest="source", metavar="FOLDER", help="folder that has them, instead of the network")
-    fetch.add_argument("--config", metavar="NAME", help="configuration of a hub data set")
+    fetch.add_argument("--config", metavar="NAME", help="configuration of one hub data set (default: its own)")
     for parser_of_one in (listing, show):
         parser_of_one.add_argument("--folder", metavar="FOLDER", help="local data sets (otherwise LOOP_RL_DATA)")
 
@@ -49,4 +51,5 @@ def run_data_show(arguments: argparse.Namespace) -> None:
 def run_data_fetch(arguments: argparse.Namespace) -> None:
     from loop_rl.commands.data import run_fetch
 
-    print(run_fetch(arguments.name, arguments.to, arguments.source, arguments.config), end="")
+    for said in run_fetch(arguments.names, arguments.to, arguments.source, arguments.config):
+        print(said, end="", flush=True)

@@ -12,7 +12,7 @@ from loop_rl.verbs.arguments import not_negative, positive, quiet, set_argument,
 
 
 def register(verbs: Any) -> None:
-    """Adds the verbs to the command line."""
+    """Adds the commands to the command line."""
     evaluation = verb(
         verbs, "eval", run_eval, "pass@1 and pass@k on held-out questions.", "eval runs/mine --data gsm8k --size 200"
     )
@@ -22,7 +22,7 @@ def register(verbs: Any) -> None:
     evaluation.add_argument(
         "--data", nargs="+", metavar="NAME", help="data sets or .jsonl files; by default the recipe's own and eval.data"
     )
-    evaluation.add_argument("--samples", type=positive, help="completions a question; by default the recipe's (8)")
+    evaluation.add_argument("--samples", type=positive, help="completions per question; by default the recipe's (8)")
     evaluation.add_argument("--temperature", type=temperature, help="0 is greedy; by default the recipe's (1)")
     evaluation.add_argument("--greedy", action="store_true", help="one sample, always the likeliest token")
     evaluation.add_argument("--size", type=positive, metavar="N", help="questions of each data set; all by default")

@@ -10,7 +10,7 @@ from loop_rl.verbs.arguments import Help, positive, quiet, recurrences, verb
 
 
 def register(verbs: Any) -> None:
-    """Adds the verbs to the command line."""
+    """Adds the commands to the command line."""
     diagnose = verb(
         verbs,
         "diagnose",

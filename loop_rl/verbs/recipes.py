@@ -12,7 +12,7 @@ from loop_rl.verbs.arguments import recipe_argument, set_argument, verb
 
 
 def register(verbs: Any) -> None:
-    """Adds the verbs to the command line."""
+    """Adds the commands to the command line."""
     recipes = verb(
         verbs,
         "recipes",

@@ -12,7 +12,7 @@ from loop_rl.verbs.arguments import positive, quiet, recipe_argument, recurrence
 
 
 def register(verbs: Any) -> None:
-    """Adds the verbs to the command line."""
+    """Adds the commands to the command line."""
     retrofit = verb(
         verbs,
         "retrofit",

@@ -9,7 +9,7 @@ from loop_rl.verbs.arguments import recipe_argument, verb
 
 
 def register(verbs: Any) -> None:
-    """Adds the verbs to the command line."""
+    """Adds the commands to the command line."""
     submit = verb(
         verbs, "submit", run_submit, "Run on a Ray cluster.", "submit my.yaml --address http://head-node:8265"
     )

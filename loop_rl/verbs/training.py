@@ -9,7 +9,7 @@ from loop_rl.verbs.arguments import quiet, recipe_argument, verb
 
 
 def register(verbs: Any) -> None:
-    """Adds the verbs to the command line."""
+    """Adds the commands to the command line."""
     train = verb(
         verbs, "train", run_train, "Train a looped model by RL.", "train my.yaml --set optim.learning_rate=1e-5"
     )

@@ -95,6 +95,7 @@ def test_show_of_an_empty_half(capsys):
         (("show", "arithmetic", "--set", "reward.name=math501"), "math500"),
         (("fetch", "arithmetic", "--to", "x"), "made on the spot"),
         (("fetch", "gsm8k"), "--to"),
+        (("fetch", "o/a", "o/b", "--to", "x", "--config", "c"), "--config is of one hub data set"),
     ],
 )
 def test_mistakes_are_named_in_one_line(capsys, argv, words):
@@ -112,6 +113,15 @@ def test_fetch_says_what_to_set(capsys, tmp_path):
     assert f"{tmp_path}/MbppPlus-v0.2.0.jsonl.gz: 378 rows, sha256 b54e762755248ca4, the published file\n" in out
     for words in (f"LOOP_RL_DATA={tmp_path}", f"data.folder={tmp_path}", f"MBPP_OVERRIDE_PATH={tmp_path}/MbppPlus"):
         assert words in out
+
+
+def test_several_are_fetched_in_order_and_what_came_before_a_failure_is_kept(capsys, tmp_path):
+    for file in ("gsm8k_test.jsonl", "svamp.json"):
+        published(file)
+    code, out, err = run(capsys, "data", "fetch", "svamp", "gsm8k", "gms8k", "--to", tmp_path, "--from", DATA)
+    assert code == 2 and "nearest is gsm8k" in err
+    assert 0 <= out.index("svamp.json: ") < out.index("gsm8k_test.jsonl: ") and out.count("to use it: ") == 2
+    assert (tmp_path / "svamp.json").is_file() and (tmp_path / "gsm8k_test.jsonl").is_file()
 
 
 # ---- docs/data.md
@@ -136,7 +146,7 @@ def test_the_pages_commands_run(capsys, tmp_path, monkeypatch):
     pytest.importorskip("reasoning_gym")
     monkeypatch.setenv("HOME", str(tmp_path))
     commands = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("loop-rl data")]
-    assert len(commands) >= 8
+    assert len(commands) >= 7
     for command in commands:
         argv = shlex.split(command, comments=True)[1:]
         if argv[1:2] == ["fetch"]:
