@@ -21,10 +21,6 @@ from typing import Any
 
 os.environ["EVALPLUS_MAX_MEMORY_BYTES"] = "-1"  # its limit counts the memory of whoever calls it
 
-import numpy  # noqa: F401  (before evalplus forks, which then needs no import)
-from evalplus.eval import PASS, untrusted_check
-from evalplus.gen.util import trusted_exec
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rewards import mbpp_plus
 from rewards.mbpp_oracle import NOT_NONE
@@ -82,6 +78,10 @@ class Evalplus:
 
     def share(self, task: Task, code: str, to_the_end: bool) -> tuple[bool, float]:
         """Whether it passes, and the share of inputs that do."""
+        import numpy  # noqa: F401  (before evalplus forks, which then needs no import)
+        from evalplus.eval import PASS, untrusted_check  # late: --help does without
+        from evalplus.gen.util import trusted_exec
+
         if self._task != task.task_id:
             self._expected, self._times = trusted_exec(
                 task.canonical_solution, task.inputs, task.entry_point, record_time=True,
@@ -109,10 +109,12 @@ def _ours(task: Task, codes: list[str]) -> list[tuple[float | None, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="MBPP+'s file, or its folder")
-    parser.add_argument("--output", default="evalplus_summary.json", help="where the summary goes (JSON)")
-    parser.add_argument("--wrong", type=int, default=400, help="wrong programs")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tasks", type=int, help="only the first so many tasks")
+    parser.add_argument(
+        "--output", default="evalplus_summary.json", help="the summary's JSON file (default: evalplus_summary.json)"
+    )
+    parser.add_argument("--wrong", type=int, default=400, help="wrong programs (default: 400)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the wrong programs (default: 0)")
+    parser.add_argument("--tasks", type=int, help="only the first so many tasks (default: all)")
     settings = parser.parse_args()
     mbpp_plus.use_data(settings.data)
     print(mbpp_plus.start(), file=sys.stderr)

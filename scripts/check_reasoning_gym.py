@@ -45,7 +45,7 @@ def check(generator: str, items: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=4, help="questions of each half (default: 4)")
     items = parser.parse_args().items
     if os.environ.get("PYTHONHASHSEED") != "0":  # as in the process that makes them for a run

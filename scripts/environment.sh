@@ -1,6 +1,14 @@
 # Sourced by the scripts beside it, from the repository's root: makes .venv, or finds it complete, and activates it.
 #   make_environment [EXTRAS]     EXTRAS as in pip, for example test,reasoning-gym
 # PYTHON names the interpreter to use; otherwise the first of the usual names that is new enough is taken.
+# A script that sources it answers --help with the comment at its own head.
+
+if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
+    echo "usage: bash scripts/$(basename "$0")"
+    awk 'NR == 1 && /^#!/ { next } !/^#/ { exit } { sub(/^# ?/, ""); print }' \
+        "$(dirname "${BASH_SOURCE[0]}")/$(basename "$0")"
+    exit 0
+fi
 
 find_python() {
     local candidate found=""

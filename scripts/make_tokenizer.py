@@ -54,11 +54,16 @@ def train(count: int, seed: int, vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=Path(__file__).parents[1] / "loop_rl" / "embedded")
-    parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--vocabulary", type=int, default=512)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(__file__).parents[1] / "loop_rl" / "embedded",
+        help="where it goes (default: the embedded model's folder, whose tokenizer it replaces)",
+    )
+    parser.add_argument("--count", type=int, default=20_000, help="problems that it is trained on (default: 20000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the problems (default: 0)")
+    parser.add_argument("--vocabulary", type=int, default=512, help="tokens in the end (default: 512)")
     arguments = parser.parse_args()
     tokenizer = train(arguments.count, arguments.seed, arguments.vocabulary)
     tokenizer.save_pretrained(arguments.folder)

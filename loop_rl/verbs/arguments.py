@@ -32,7 +32,11 @@ def recipe_argument(parser: argparse.ArgumentParser) -> None:
 def set_argument(parser: argparse.ArgumentParser) -> None:
     """--set KEY=VALUE ..."""
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="replace keys of the recipe, one or more"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="replace keys of the recipe, one or more: --set run.seed=1 optim.learning_rate=1e-5",
     )
 
 

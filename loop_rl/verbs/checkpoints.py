@@ -23,7 +23,7 @@ def register(verbs: Any) -> None:
     inspect.add_argument("--length", type=positive, default=1024, help="tokens of a row (default: 1024)")
     inspect.add_argument("--depth", type=recurrences, help="recurrences; by default the model's own")
     inspect.add_argument("--dtype", choices=("float32", "bfloat16"), help="type in memory (default: that of the files)")
-    inspect.add_argument("--format", choices=("text", "json"), default="text")
+    inspect.add_argument("--format", choices=("text", "json"), default="text", help="output (default: text)")
 
     convert = verb(
         verbs,

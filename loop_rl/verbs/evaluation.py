@@ -33,7 +33,7 @@ def register(verbs: Any) -> None:
     evaluation.add_argument(
         "--out", metavar="FOLDER", help="where the results go; by default the run's folder, or evals/MODEL"
     )
-    evaluation.add_argument("--format", choices=("table", "json"), default="table")
+    evaluation.add_argument("--format", choices=("table", "json"), default="table", help="output (default: table)")
     set_argument(evaluation)
 
     report = verb(
@@ -50,7 +50,9 @@ def register(verbs: Any) -> None:
         "--evals", action="store_true", help="every evaluation in the folders instead, also of models (evals/MODEL)"
     )
     report.add_argument("--baseline", metavar="NAME", help="estimator that speed-ups refer to (default: full_bptt)")
-    report.add_argument("--format", choices=("table", "md", "csv", "json"), default="table")
+    report.add_argument(
+        "--format", choices=("table", "md", "csv", "json"), default="table", help="output (default: table)"
+    )
     report.add_argument("--plot", metavar="FILE", help="also draw the comparison: .png, .svg or .pdf")
 
 

@@ -19,7 +19,9 @@ def register(verbs: Any) -> None:
         "diagnose runs/mine --data gsm8k --out diagnosis",
     )
     diagnose.add_argument("model", metavar="MODEL", help="a run folder, a model's folder or hub id, or embedded")
-    diagnose.add_argument("--data", default="arithmetic", metavar="NAME", help="a data set or .jsonl file to read")
+    diagnose.add_argument(
+        "--data", default="arithmetic", metavar="NAME", help="a data set or .jsonl file to read (default: arithmetic)"
+    )
     diagnose.add_argument("--data-folder", metavar="FOLDER", help="local data sets (otherwise LOOP_RL_DATA)")
     diagnose.add_argument("--depth", type=recurrences, help="recurrences; by default the model's own")
     _sizes(diagnose, rows=(8, "rows of text"), length=(128, "tokens of a row"))
@@ -28,15 +30,17 @@ def register(verbs: Any) -> None:
     )
     diagnose.add_argument("--threads", type=positive, help="CPU threads; by default torch's choice")
     diagnose.add_argument("--out", metavar="FOLDER", help="also write diagnosis.json and diagnosis.png there")
-    diagnose.add_argument("--format", choices=("table", "json"), default="table")
+    diagnose.add_argument("--format", choices=("table", "json"), default="table", help="output (default: table)")
 
-    bench = verbs.add_parser("bench", help="Measure speed on this machine.", formatter_class=Help)
+    summary = "Measure speed on this machine."
+    example = "example:\n  loop-rl bench update --depth 32 --runs 3"
+    bench = verbs.add_parser("bench", help=summary, description=summary, epilog=example, formatter_class=Help)
     what = bench.add_subparsers(dest="what", required=True, metavar="WHAT")
     update = verb(
         what,
         "update",
         run_bench_update,
-        "Time the estimators in turn on one batch.",
+        "Time the estimators in turn on one batch, in seconds per update.",
         "bench update --depth 32 --runs 3",
     )
     _sizes(
@@ -47,16 +51,18 @@ def register(verbs: Any) -> None:
         length=(256, "tokens of a row"),
         runs=(5, "timed repetitions of each"),
     )
-    update.add_argument("--format", choices=("table", "json"), default="table")
+    update.add_argument("--format", choices=("table", "json"), default="table", help="output (default: table)")
 
     decode = verb(
         what,
         "decode",
         run_bench_decode,
-        "Time decoding with the full and the terminal cache.",
+        "Time decoding with the full and the terminal cache, in tokens per second.",
         "bench decode embedded --depth 5",
     )
-    _sizes(decode, batch=(32, "rows"), prompt=(512, "tokens of a prompt"), tokens=(32, "tokens to decode"))
+    _sizes(
+        decode, batch=(32, "rows decoded at once"), prompt=(512, "tokens of a prompt"), tokens=(32, "tokens to decode")
+    )
     prefill = verb(
         what,
         "prefill",
@@ -64,8 +70,10 @@ def register(verbs: Any) -> None:
         "Time prefilling by the model, by fewer recurrences, by its student.",
         "bench prefill runs/distill_embedded --depth 5",
     )
-    _sizes(prefill, batch=(8, "prompts"), length=(1024, "tokens of a prompt"))
-    prefill.add_argument("--data", default="arithmetic", metavar="NAME", help="text that the loss is taken on")
+    _sizes(prefill, batch=(8, "prompts read at once"), length=(1024, "tokens of a prompt"))
+    prefill.add_argument(
+        "--data", default="arithmetic", metavar="NAME", help="text that the loss is taken on (default: arithmetic)"
+    )
     prefill.add_argument("--data-folder", metavar="FOLDER", help="local data sets (otherwise LOOP_RL_DATA)")
     decode.add_argument("model", metavar="MODEL", help="a run folder, a model's folder or hub id, or embedded")
     prefill.add_argument(
@@ -75,7 +83,7 @@ def register(verbs: Any) -> None:
         parser.add_argument("--depth", type=recurrences, help="recurrences; by default the model's own")
         _sizes(parser, runs=(5, "timed repetitions of each"))
         parser.add_argument("--threads", type=positive, help="CPU threads; by default torch's choice")
-        parser.add_argument("--format", choices=("table", "json"), default="table")
+        parser.add_argument("--format", choices=("table", "json"), default="table", help="output (default: table)")
 
 
 def _sizes(parser: argparse.ArgumentParser, **sizes: tuple[int, str]) -> None:

@@ -23,17 +23,29 @@ def register(verbs: Any) -> None:
     retrofit.add_argument("source", metavar="SOURCE", help="a Llama or Mistral model: a folder or a hub id")
     retrofit.add_argument("out", metavar="OUT", help="the new model's folder")
     none = range(0)
-    retrofit.add_argument("--prelude", type=layers, default=none, metavar="A-B", help="layers before the loop, from 0")
+    retrofit.add_argument(
+        "--prelude",
+        type=layers,
+        default=none,
+        metavar="A-B",
+        help="layers before the loop, counted from 0 (default: none)",
+    )
     retrofit.add_argument("--core", type=layers, required=True, metavar="C-D", help="layers that every recurrence runs")
-    retrofit.add_argument("--coda", type=layers, default=none, metavar="E-F", help="layers after the loop")
+    retrofit.add_argument(
+        "--coda", type=layers, default=none, metavar="E-F", help="layers after the loop (default: none)"
+    )
     retrofit.add_argument("--depth", type=recurrences, default=4, help="recurrences of a forward pass (default: 4)")
     retrofit.add_argument(
         "--injection",
         default="parcae_no_norm",
-        help="how the prelude's output enters a recurrence: parcae_no_norm (default), linear, ortho, deq_qkv, none",
+        help="how the prelude's output enters a recurrence: parcae_no_norm, linear, ortho, deq_qkv or none "
+        "(default: parcae_no_norm)",
     )
     retrofit.add_argument(
-        "--data", default="arithmetic", metavar="NAME", help="a data set or .jsonl file to measure on"
+        "--data",
+        default="arithmetic",
+        metavar="NAME",
+        help="a data set or .jsonl file to measure on (default: arithmetic)",
     )
     retrofit.add_argument("--data-folder", metavar="FOLDER", help="local data sets (otherwise LOOP_RL_DATA)")
     retrofit.add_argument("--rows", type=positive, default=8, help="rows of text to measure on (default: 8)")
