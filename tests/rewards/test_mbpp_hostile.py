@@ -1,17 +1,18 @@
 """Programs that attack: none passes, costs more than its limit, reaches the machine, or leaves anything behind."""
 
 import os
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rewards import mbpp_expected
-from rewards.sandbox.worker import Limits, Worker
+from rewards.sandbox import worker
+from rewards.sandbox.worker import Ending, Limits
 from tests.rewards.mbpp_hostile import ESCAPING, GREEDY, HOSTILE, LEAVING, LYING, RIGHT, SLEEPING, SPINNING
 from tests.rewards.mbpp_squares import MODES, score, scoring
 
-LIMITS = Limits(cpu=0.5, memory=128 << 20)
+LIMITS = Limits(cpu=0.3, memory=128 << 20)  # most expensive of those that end by themselves: some 0.1 s of CPU
 NEEDS_FILES_KEPT = [name for name in ESCAPING if any(word in name for word in ("outside", "reads", "links"))]
 
 
@@ -37,19 +38,10 @@ class Batch:
         (self.outside / "precious").write_text("gold")
         (self.outside / "tasks.jsonl").write_text("the answers")
         self.before = self._state()
-        started, self.seconds = [], {}
-
-        def run(worker, job, limits, see, original=Worker.run):
-            began = time.monotonic()
-            try:
-                return original(worker, job, limits, see)
-            finally:
-                self.seconds[job.code] = time.monotonic() - began
-
+        started = []
         with pytest.MonkeyPatch.context() as patch, scoring(mode, folder, workers=4) as pool:
             patch.setattr(mbpp_expected, "_FLOOR", LIMITS)
             patch.setattr(Limits, "wall", property(lambda limits: 2 * limits.cpu + 2))  # what sleeps costs all of it
-            patch.setattr(Worker, "run", run)
             start = pool._launcher.start
 
             def record():
@@ -59,11 +51,9 @@ class Batch:
 
             patch.setattr(pool._launcher, "start", record)
             self.line = pool.line
-            names = [*HOSTILE]
-            self.programs = {name: self._placed(HOSTILE[name][0]) for name in names}
-            self.results = dict(zip(names, score([*self.programs.values()]), strict=True))
+            self.results = dict(zip(HOSTILE, score([self._placed(code) for code, _ in HOSTILE.values()]), strict=True))
             self.scratch_left = [path.name for path in folder.glob("scratch-*")]
-            spares = {worker._spare.popen.pid for worker in pool._workers if worker._spare}
+            spares = {one._spare.popen.pid for one in pool._workers if one._spare}
             self.left = (sessions() & set(started)) - spares
             self.after = self._state()
             self.answered_after = score(["def f(n): return n * n + 1"] * 8)
@@ -127,9 +117,25 @@ def test_the_outside_is_as_it_was(batch):
     assert batch.after == batch.before
 
 
-def test_none_costs_more_than_its_limit_and_a_second(batch):
-    slow = {name: batch.seconds[code] for name, code in batch.programs.items()}
-    assert max(slow.values()) < 2 * LIMITS.cpu + 2 + 1 + 1, slow  # and a second for a busy machine
+@pytest.mark.parametrize(("cpu_per_second", "limit"), [(1.0, LIMITS.cpu), (4.0, LIMITS.cpu / 4), (0.0, LIMITS.wall)])
+def test_none_costs_more_than_its_limit_and_two_looks(monkeypatch, cpu_per_second, limit):
+    """By a clock of the test's own, of a program that spins, one that spins in four threads, and one that sleeps."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def look(watch):
+        watch._looked, watch._cpu = clock.now, cpu_per_second * clock.now
+        return True
+
+    def silent(seconds):
+        clock.now += seconds
+
+    monkeypatch.setattr(worker._Watch, "_look", look)
+    process = SimpleNamespace(pid=0, scratch=None)
+    watch = worker._Watch(process, SimpleNamespace(next=silent), LIMITS)
+    assert watch.run(1, lambda *_: True) == Ending("time limit")
+    # a look comes once more than a tick has passed since the last one, so after two; a third for what rounding does
+    assert limit < clock.now <= limit + 3 * worker._TICK
 
 
 def test_nothing_is_left(batch):
