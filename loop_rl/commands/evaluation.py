@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from loop_rl.errors import UserError
+from loop_rl.errors import UserError, type_and_message
 from loop_rl.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -185,7 +185,12 @@ def _load(target: Target, recipe: Recipe) -> _Loaded:
         student = PrefillStudent.load(Path(resolve_model(trained.model.path)), model)
     if lora is not None:
         model.config.depth = trained.model.depth or model.config.depth
-        load_adapters(adapted(model, lora), Path(target.model).parent)
+        wrapped, folder = adapted(model, lora), Path(target.model).parent
+        try:
+            load_adapters(wrapped, folder)
+        except Exception as error:  # of safetensors or our own: damaged, or not those of the run's recipe
+            cause = type_and_message(error)[:200]
+            raise UserError(f"cannot use the adapters in {folder} ({cause}); or evaluate {target.model}") from error
         check_same_weights(model, Path(target.model), trained.model.path)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model.to("cpu" if _pooled(recipe) else device).eval()  # a pool's workers have copies of their own

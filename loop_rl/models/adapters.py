@@ -118,10 +118,14 @@ def save_adapters(model: nn.Module, folder: Path) -> None:
 
 
 def load_adapters(model: nn.Module, folder: Path) -> None:
-    """Undo `save_adapters`. Raises KeyError or RuntimeError for a file of other adapters."""
-    own = _adapters(model)
+    """Undo `save_adapters`. Raises ValueError for a file of other adapters, or of a part of them."""
+    own, saved = _adapters(model), load_file(folder / ADAPTER_FILE)
+    shapes, expected = ({name: tuple(value.shape) for name, value in side.items()} for side in (saved, own))
+    if shapes != expected:
+        differ = sorted(name for name in {**shapes, **expected} if shapes.get(name) != expected.get(name))
+        raise ValueError(f"{ADAPTER_FILE} lacks {differ[0]} of the recipe's lora, or has it of another shape")
     with torch.no_grad():
-        for name, value in load_file(folder / ADAPTER_FILE).items():
+        for name, value in saved.items():
             own[name].copy_(value)
 
 

@@ -13,7 +13,9 @@ import torch
 from accelerate import Accelerator
 
 from loop_rl.data import Example
+from loop_rl.errors import UserError
 from loop_rl.evaluation.context import fitting_tasks, forward_depth
+from loop_rl.evaluation.settings import weights_digest
 from loop_rl.evaluation.task import further_tasks, training_task
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, samples_of, shares
@@ -67,6 +69,7 @@ class Trainer:
         if recipe.lora is not None and recipe.lora.lora_dropout:
             log.warning("lora.lora_dropout has no effect in RL: the learner scores as the sampler sampled, without it")
         torch.manual_seed(recipe.run.seed)
+        self.start = self._start_digest()  # before adapters are put in
         self.model: torch.nn.Module = self.looped if recipe.lora is None else adapted(self.looped, recipe.lora)
         rollout, learner = recipe.rollout, recipe.learner
         self.learner = Learner(
@@ -205,19 +208,43 @@ class Trainer:
         save_training_state(folder / _STATE_FILE, {"optimizer": self.learner.optimizer}, self._counters())
 
     def load(self, folder: Path) -> None:
-        """Restore a checkpoint of `save`."""
+        """Restore a checkpoint of `save`. Raises UserError where the model that the run started from is needed and is
+        another one by now."""
         if self.recipe.lora is None:
             model, _ = load_model(str(folder / "model"), self.recipe.model.dtype)
             self.looped.load_state_dict(model.state_dict())
         else:
             load_adapters(self.model, folder)
         counters = load_training_state(folder / _STATE_FILE, {"optimizer": self.learner.optimizer})
+        if counters.get("start", self.start) != self.start:
+            raise UserError(
+                f"model.path: {self.recipe.model.path} is no longer the model that the run started from and needs for "
+                f"its {' and '.join(self._kept_parts())}; put that back, or start a new run from {folder / 'model'}"
+            )
         self.step = counters["step"]
         if counters["recomputes"]:
             self._recompute()
 
     def _counters(self) -> dict[str, Any]:
-        return {"step": self.step, "recomputes": self.learner.estimator.name != self.recipe.learner.estimator}
+        return {
+            "step": self.step,
+            "recomputes": self.learner.estimator.name != self.recipe.learner.estimator,
+            "start": self.start,
+        }
+
+    def _kept_parts(self) -> list[str]:
+        """What the run takes from the model that it started from for as long as it lasts; no checkpoint has it."""
+        wanted = {
+            "adapters": self.recipe.lora is not None,
+            "reference model": self.recipe.learner.beta > 0,
+            "student": self.student is not None,
+        }
+        return [name for name, is_wanted in wanted.items() if is_wanted]
+
+    def _start_digest(self) -> str | None:
+        """Of the weights behind `_kept_parts`; None without any."""
+        modules = [self.looped] if self.student is None else [self.looped, self.student]
+        return "".join(weights_digest(module.state_dict()) for module in modules) if self._kept_parts() else None
 
 
 def _detached(looped: LoopedForCausalLM, weights: Mapping[str, torch.Tensor]) -> LoopedForCausalLM:

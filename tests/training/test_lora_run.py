@@ -6,16 +6,19 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 import torch
-from safetensors.torch import load_file
+import yaml
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from loop_rl.commands.convert import convert
 from loop_rl.commands.evaluation import run_eval
 from loop_rl.errors import UserError
-from loop_rl.recipe import Recipe
+from loop_rl.models.adapters import ADAPTER_FILE, load_adapters, save_adapters
+from loop_rl.recipe import Recipe, load_recipe
 from loop_rl.runs.rows import read_rows
 from loop_rl.training.load import EMBEDDED, load_model
 from loop_rl.training.rl import train
+from loop_rl.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +78,24 @@ def test_the_saved_model_is_not_rounded(run, tmp_path):
     assert "float32" in convert(str(run), str(tmp_path / "out"), "own", None)
 
 
+def test_adapters_that_are_not_those_of_the_recipe_are_refused(run, tmp_path):
+    recipe = Recipe.model_validate(yaml.safe_load((run / "recipe.yaml").read_text()))
+    trainer = Trainer(recipe)
+    save_adapters(trainer.model, tmp_path)
+    own = load_file(tmp_path / ADAPTER_FILE)
+    name = next(iter(own))
+    for changed in ({n: v for n, v in own.items() if n != name}, {**own, name: own[name][:1].clone()}):
+        save_file(changed, tmp_path / ADAPTER_FILE)
+        with pytest.raises(ValueError, match="lacks .*lora_A"):
+            load_adapters(trainer.model, tmp_path)
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    recipe_file = copy / "recipe.yaml"
+    recipe_file.write_text(recipe_file.read_text().replace("r: 4", "r: 2"))
+    with pytest.raises(UserError, match="cannot use the adapters in .*step_2 .*; or evaluate .*step_2/model$"):
+        run_eval(str(copy), [], [], out=str(tmp_path), progress=False)
+
+
 def test_a_start_that_has_changed_or_gone_is_refused(run, tmp_path):
     """Last: it changes the model that the run started from."""
     model, _ = load_model(str(run.parent / "start"))
@@ -83,6 +104,9 @@ def test_a_start_that_has_changed_or_gone_is_refused(run, tmp_path):
     model.save_pretrained(run.parent / "start")
     with pytest.raises(UserError, match="no longer the model that the run started from .*up_proj.*; evaluate "):
         run_eval(str(run), [], [], out=str(tmp_path), progress=False)
+    longer = load_recipe(run / "recipe.yaml", ["run.max_steps=3"])
+    with pytest.raises(UserError, match="no longer the model that the run started from and needs for its adapters;"):
+        train(longer, resume=True, progress=False)
     (run.parent / "start").rename(run.parent / "moved")
     with pytest.raises(
         UserError, match="no looped model at .*start.*; the run's adapters belong on it; or evaluate .*step_2/model$"

@@ -143,6 +143,16 @@ def test_adapters_that_are_cut_though_their_manifest_fits_are_one_line(recipe_fo
     assert "\n" not in str(error.value)
 
 
+def test_a_reference_model_that_has_changed_is_refused(recipe_for, model_folder, tmp_path):
+    start = tmp_path / "start"
+    shutil.copytree(model_folder, start)
+    changes = (f"model.path={start}", "learner.beta=0.1")
+    train(recipe_for("run.max_steps=1", *changes), progress=False)
+    tiny_model(vocab_size=512, seed=1).save_pretrained(start)
+    with pytest.raises(UserError, match="no longer the model .* and needs for its reference model; put that back"):
+        train(recipe_for("run.max_steps=2", *changes), resume=True, progress=False)
+
+
 def test_a_second_process_in_the_folder_is_refused(run, recipe_for, tmp_path):
     hold = (
         "import sys, time; from pathlib import Path; from loop_rl.training.lock import run_lock\n"
