@@ -61,6 +61,19 @@ def make(generator: str, seed: int, sizes: dict[str, int]) -> dict[str, list[tup
     return found
 
 
+def made(generator: str, seed: int, train: int, test: int) -> dict[str, Any]:
+    """The package's generators as `known`, and what `make` returns for one of them; `error` where that one failed."""
+    from reasoning_gym.factory import DATASETS
+
+    result: dict[str, Any] = {"known": sorted(DATASETS)}
+    if generator in DATASETS:
+        try:
+            result |= make(generator, seed, {"train": train, "test": test})
+        except Exception as error:  # a generator is the package's code, and some need what they were not given
+            result["error"] = " ".join(f"{type(error).__name__}: {error}".split())
+    return result
+
+
 def score(scorer: Any, answer: str, entry: dict[str, Any]) -> float:
     """1.0 where the generator's own scorer gives full marks, else 0.0.
 
@@ -122,17 +135,11 @@ def main(argv: list[str]) -> None:
         serve(requests, replies)
         return
     generator, seed, train, test, file = argv[1:]
-    from reasoning_gym.factory import DATASETS
+    import reasoning_gym.factory  # noqa: F401  (it may need what is forbidden from here on)
 
-    result: dict[str, Any] = {"known": sorted(DATASETS)}
     with open(file, "wb") as stream:
         _forbid()  # one generator runs the snippets that it asks about
-        if generator in DATASETS:
-            try:
-                result |= make(generator, int(seed), {"train": int(train), "test": int(test)})
-            except Exception as error:  # a generator is the package's code, and some need what they were not given
-                result["error"] = " ".join(f"{type(error).__name__}: {error}".split())
-        pickle.dump(result, stream)
+        pickle.dump(made(generator, int(seed), int(train), int(test)), stream)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def _environment() -> dict[str, str]:
 
 
 def make_items(generator: str, seed: int, train: int, test: int) -> dict[str, Any]:
-    """What `gym_child.make` returns, with the package's generators as `known`; `error` where a generator failed.
+    """What `gym_child.made` returns, made in a process of its own.
 
     Raises:
         RuntimeError: the process itself failed; the message ends with its last line.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loop_rl.data import load_dataset
-from loop_rl.data.gym_child import make
+from loop_rl.data.gym_child import made, make
 from loop_rl.data.gym_process import Scorer, ScorerFailed, make_items
 from loop_rl.data.reasoning_gym import SCORER, close, extract_answer, generators, reasoning_gym_reward, start
 from loop_rl.errors import UserError
@@ -28,7 +28,15 @@ def process():
     close()
 
 
-@functools.cache  # each is made in a process of its own, which takes a second or two to start
+@pytest.fixture(scope="module", autouse=True)
+def made_here():
+    """Questions are made in this process, for one of their own takes seconds to start; some tests ask for that one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("loop_rl.data.reasoning_gym.make_items", made)
+        yield
+
+
+@functools.cache
 def load(generator, seed=0, train_size=8, eval_size=4):
     name = f"reasoning_gym:{generator}"
     return load_dataset(settings(name, seed=seed, train_size=train_size, eval_size=eval_size))
@@ -109,6 +117,12 @@ def test_seeded_and_a_smaller_set_begins_a_larger():
     assert len({example.index for example in part.train + whole.test}) == 28
 
 
+def test_a_process_of_its_own_makes_the_same(monkeypatch):
+    monkeypatch.setattr("loop_rl.data.reasoning_gym.make_items", make_items)
+    assert load.__wrapped__("chain_sum") == load("chain_sum")
+    assert "composite can't be made" in refusal("composite")
+
+
 def test_no_question_is_in_both_halves_whatever_the_seeds():
     # All that this generator can ask are a few hundred questions, so two seeds meet often.
     made = [load("coin_flip", seed=seed, train_size=60, eval_size=20) for seed in range(2)]
@@ -160,7 +174,6 @@ def test_examples_and_the_reward_travel_to_other_processes():
 
 def test_unknown_generators_and_those_that_make_nothing():
     assert "no generator 'chian_sum'; the nearest is chain_sum" in refusal("chian_sum")
-    assert "composite can't be made" in refusal("composite")
     names = generators()
     assert "chain_sum" in names and len(names) > 100
 
@@ -195,7 +208,7 @@ def test_a_package_that_is_not_installed(monkeypatch):
 
 @pytest.fixture(scope="module")
 def item():
-    return make_items("spiral_matrix", 0, 1, 0)["train"][0][1]
+    return made("spiral_matrix", 0, 1, 0)["train"][0][1]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +240,7 @@ def test_a_scorer_that_ends_is_started_again(item, attack):
 
 
 def test_a_scorer_that_never_ends_is_not_waited_for():
-    item = make_items("polynomial_multiplication", 0, 1, 0)["train"][0][1]
+    item = made("polynomial_multiplication", 0, 1, 0)["train"][0][1]
     scorer = Scorer(seconds=1.0)
     try:
         assert scorer.score("polynomial_multiplication", item["answer"], item) == 1
