@@ -12,12 +12,14 @@ from loop_rl.rollout.sampling import Sampling
 class Engine(Protocol):
     """Samples with copies of the learner's weights. A context manager.
 
-    version: of the weights, -1 before the first ones. restarts: of its workers, so far. notes: where it samples, for
-    the user; empty where there is nothing to say.
+    version: of the weights, -1 before the first ones. restarts: of its workers, so far. places: where each of them
+    is at the start, its node's name and the ids of its GPUs. notes: where it samples, for the user; empty where there
+    is nothing to say.
     """
 
     version: int
     restarts: int
+    places: list[tuple[str, list[str]]]
     notes: list[str]
 
     def __enter__(self) -> Self: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ class LocalEngine:
                 adapted(self.model, lora)
         self.model.to(device).eval()
         self.student, self.tokenizer = student, tokenizer
+        self.places = [(platform.node(), [str(torch.cuda.current_device())] if device == "cuda" else [])]
         self.notes: list[str] = []
         self.version = -1
 

@@ -118,7 +118,10 @@ class RolloutPool:
             make = RolloutWorker.options(num_cpus=1, num_gpus=self._placement.gpus_per_worker)
             arguments = (config.to_dict(), dtype, threads, weights, tokenizer, lora)
             self.workers = [make.remote(*arguments) for _ in range(workers)]
-            self.notes = self._notes()
+            places = [answer(w, w.place.remote, f"rollout worker {i}") for i, w in enumerate(self.workers)]
+            names = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes()}
+            self.places = [(names.get(node, node), gpus) for node, gpus in places]
+            self.notes = [self._placement.text(places)] if self._placement.gpus else []
         except BaseException:
             self.close(failed=True)
             raise
@@ -201,12 +204,6 @@ class RolloutPool:
     ) -> Any:
         sample = self.workers[worker].sample.options(num_returns="streaming")
         return sample.remote([prompts[i] for i in chunk], sampling, [seeds[i] for i in chunk])
-
-    def _notes(self) -> list[str]:
-        if self._placement is None or not self._placement.gpus:
-            return []
-        places = [answer(w, w.place.remote, f"rollout worker {i}") for i, w in enumerate(self.workers)]
-        return [self._placement.text(places)]
 
     def _named(self, workers: Iterable[int]) -> str:
         return "rollouts of " + ", ".join(f"worker {w} (pid {state(self.workers[w])['Pid']})" for w in sorted(workers))

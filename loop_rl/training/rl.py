@@ -32,7 +32,14 @@ from loop_rl.training.mirror import Mirror, mirrored
 from loop_rl.training.progress import Progress, duration
 from loop_rl.training.ranks import Ranks, joined
 from loop_rl.training.rl_row import reward_matrix, reward_metrics, step_details, step_text, write_completions
-from loop_rl.training.run_folder import is_finished, open_run, say_finished, start_run, warn_of_schedule
+from loop_rl.training.run_folder import (
+    is_finished,
+    open_run,
+    record_placement,
+    say_finished,
+    start_run,
+    warn_of_schedule,
+)
 from loop_rl.training.stop import StopRequests, stop_requests
 from loop_rl.training.trainer import MAX_NOT_FINITE_IN_A_ROW, Trainer
 
@@ -126,6 +133,7 @@ def _engine(trainer: Trainer) -> Engine:
 def _lead(trainer: Trainer, pool: Engine, scorer: Scorer, run: Path, progress: bool, mirror: Mirror) -> None:
     """The main rank's loop."""
     recipe = trainer.recipe
+    record_placement(run, str(trainer.accelerator.device), trainer.ranks.count, pool.places)
     for note in [*pool.notes, *scorer.notes]:
         print(f"loop-rl: {note}", file=sys.stderr)
     pool.send_weights(rollout_weights(trainer.model), trainer.step)

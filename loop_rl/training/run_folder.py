@@ -5,7 +5,7 @@ import logging
 import platform
 import shutil
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -120,6 +120,21 @@ def start_run(run: Path, recipe: RunRecipe, device: torch.device, step: int | No
         write_whole(run / "environment.json", json.dumps(environment(device), indent=1) + "\n")
         for name in _ROWS:
             drop_rows_after(run / name, step)
+
+
+def record_placement(run: Path, learner: str, ranks: int, rollout: Sequence[tuple[str, list[str]]]) -> None:
+    """Adds to environment.json where the learner and each rollout worker compute.
+
+    learner: the device of its main rank, of `ranks`. rollout: a node's name and the ids of its GPUs for each worker.
+    """
+    file = run / "environment.json"
+    placement = {
+        "learner": {"node": platform.node(), "device": learner, "ranks": ranks},
+        "rollout": [{"node": node, "gpus": gpus} for node, gpus in rollout],
+    }
+    with writing(file):
+        values = json.loads(file.read_text(encoding="utf-8")) | {"placement": placement}
+        write_whole(file, json.dumps(values, indent=1) + "\n")
 
 
 def publish_model(run: Path, checkpoint: Path, beside: Collection[str] = ()) -> bool:

@@ -24,5 +24,6 @@ def test_workers_are_kept_off_the_learners_gpus(
     with RolloutPool(tiny_model().config, workers=workers, learner_gpus=learner) as pool:
         places = ray.get([worker.place.remote() for worker in pool.workers])
         assert {gpu for _, gpus in places for gpu in gpus} == expected
+        assert pool.places == [(ray.nodes()[0]["NodeManagerHostname"], gpus) for _, gpus in places]
         (note,) = pool.notes
         assert said in note

@@ -116,6 +116,10 @@ def test_a_run_folder_holds_what_report_needs(finished: Path, model_folder: Path
     told = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     names = [re.sub("^rewards/.*/", "rewards/NAME/", name) for name in rows[0]]
     assert [name for name in names if f"`{name}`" not in told] == []
+    placement = json.loads((finished / "environment.json").read_text())["placement"]
+    assert placement["learner"]["ranks"] == 1 and torch.device(placement["learner"]["device"]).type in ("cpu", "cuda")
+    gpus = ["0"] if torch.cuda.is_available() else []
+    assert placement["rollout"] == [{"node": placement["learner"]["node"], "gpus": gpus}]
     evals = [json.loads(line) for line in (finished / "evals.jsonl").read_text().splitlines()]
     assert [row["step"] for row in evals] == [0, 4]
     assert Recipe(**yaml.safe_load((finished / "recipe.yaml").read_text())).rollout.num_generations == 4
