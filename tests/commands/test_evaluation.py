@@ -20,7 +20,7 @@ from loop_rl.models.generation import end_tokens
 from loop_rl.recipe import Recipe
 from loop_rl.rollout import sampler
 
-SMALL = ["--samples", "2", "--set", "rollout.max_completion_length=8"]
+SMALL = ["--samples", "2", "--set", "rollout.max_completion_length=4"]
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_workers_change_nothing(capsys, model) -> None:
     assert here == there  # the file's name too, which is made of the settings
 
 
-# ---- stopped and taken up
+# ---- stopped and resumed
 
 
 def test_ctrl_c_costs_no_finished_batch(capsys, model, monkeypatch) -> None:
@@ -221,7 +221,7 @@ def test_a_changed_setting_starts_anew(change, capsys, model) -> None:
 
 
 def test_an_evaluation_killed_at_a_random_moment_ends_the_same(capsys, tmp_path, model) -> None:
-    arguments = [str(model), "--size", "320", *SMALL, "--set", "run.threads=1"]
+    arguments = [str(model), "--size", "160", *SMALL, "--set", "run.threads=1"]
     (whole,) = evaluated(capsys, *arguments, "--out", "whole")
     process = subprocess.Popen(
         [sys.executable, "-c", "from loop_rl.cli import main; main()", "eval", *arguments, "--out", "killed"],
