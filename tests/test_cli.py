@@ -252,6 +252,16 @@ def test_a_dry_run_refuses_workers_that_the_run_would(capsys):
     assert f"rollout.workers: {more} workers need a CPU each" in message
 
 
+def test_a_dry_run_refuses_a_folder_that_the_run_would(capsys, tmp_path):
+    (tmp_path / "taken" / "checkpoints").mkdir(parents=True)
+    few = ["data.train_size=16", "data.eval_size=2", "rollout.workers=0", "reward.workers=0"]
+    place = [f"run.folder={tmp_path}", "run.name=taken"]
+    said = refused(capsys, "train", "quickstart_full_bptt", "--dry-run", "--set", *few, *place)
+    assert "taken already holds a run" in said
+    said = refused(capsys, "train", "quickstart_full_bptt", "--dry-run", "--resume", "--set", *few, *place)
+    assert "there is no run to resume" in said
+
+
 def test_a_dry_run_counts_the_questions_and_prints_a_recipe(capsys, tmp_path):
     (tmp_path / "more_test.jsonl").write_text('{"question": "1 + 1?", "answer": 2}\n' * 3)
     (tmp_path / "more_train.jsonl").write_text('{"question": "1 + 2?", "answer": 3}\n')

@@ -43,6 +43,15 @@ class Mirror:
         return {} if self.run is None else {"wandb/failures": self.failures}
 
 
+def import_wandb() -> Any:
+    """The package; UserError without it."""
+    try:
+        import wandb
+    except ImportError as error:
+        raise UserError(f"run.wandb: {error}; pip install wandb, or set run.wandb to off") from None
+    return wandb
+
+
 class mirrored:
     """Context of a Mirror: opens and finishes the wandb run that the recipe asks for.
 
@@ -66,10 +75,7 @@ class mirrored:
             log.warning("wandb did not finish its run (%s); all metrics are in metrics.jsonl", type_and_message(error))
 
     def _open(self) -> Any:
-        try:
-            import wandb
-        except ImportError as error:
-            raise UserError(f"run.wandb: {error}; pip install wandb, or set run.wandb to off") from None
+        wandb = import_wandb()
         file = self.folder / ID_FILE
         known = None
         with contextlib.suppress(OSError, UnicodeDecodeError):

@@ -28,7 +28,7 @@ from loop_rl.runs.rows import append_row, read_rows
 from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint, reading, save_checkpoint
 from loop_rl.training.closing import closing_lines, last_evaluation
 from loop_rl.training.lock import run_lock
-from loop_rl.training.mirror import Mirror, mirrored
+from loop_rl.training.mirror import Mirror, import_wandb, mirrored
 from loop_rl.training.progress import Progress, duration
 from loop_rl.training.ranks import Ranks, joined
 from loop_rl.training.rl_row import reward_matrix, reward_metrics, step_details, step_text, write_completions
@@ -72,7 +72,7 @@ def _train(recipe: Recipe, resume: bool, progress: bool, ranks: Ranks) -> Path:
 
     def opened() -> tuple[str | None, bool]:
         """The checkpoint to go on from, and whether there is nothing left to do."""
-        found = open_run(run, recipe, _MAY_CHANGE, resume)
+        found = check_folder(recipe, resume)
         if found is None:
             return None, False
         done = is_finished(found, length) and not _unmeasured(recipe, run, checkpoint_step(found))
@@ -106,8 +106,15 @@ def _train(recipe: Recipe, resume: bool, progress: bool, ranks: Ranks) -> Path:
     return run
 
 
+def check_folder(recipe: Recipe, resume: bool) -> Path | None:
+    """The checkpoint to go on from, or None to start; UserError where the run's folder does not let it start."""
+    return open_run(Path(recipe.run.folder) / recipe.run.name, recipe, _MAY_CHANGE, resume)
+
+
 def check_machine(recipe: Recipe) -> None:
-    """UserError where this machine, or the recipe's cluster, can't have the run's workers."""
+    """UserError where this machine hasn't got wandb or the workers that the run wants, or its cluster those."""
+    if recipe.run.wandb != "off":
+        import_wandb()
     if recipe.rollout.workers or recipe.reward.workers:
         check_workers(recipe.rollout.workers, recipe.rollout.cluster)
 

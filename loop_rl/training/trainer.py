@@ -14,9 +14,7 @@ from accelerate import Accelerator
 
 from loop_rl.data import Example
 from loop_rl.errors import UserError
-from loop_rl.evaluation.context import fitting_tasks, forward_depth
 from loop_rl.evaluation.settings import weights_digest
-from loop_rl.evaluation.task import further_tasks, training_task
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, samples_of, shares
 from loop_rl.learner.health import breach, recomputing
@@ -33,6 +31,7 @@ from loop_rl.rollout.sampling import Sampling
 from loop_rl.training.checkpoints import check_finite, load_training_state, save_training_state
 from loop_rl.training.exchange import deal, receive
 from loop_rl.training.load import load_model, resolve_model
+from loop_rl.training.memory import check_fits, estimate
 from loop_rl.training.ranks import Ranks
 from loop_rl.training.schedule import decay_factor
 
@@ -51,18 +50,17 @@ class Trainer:
         self.accelerator = Accelerator(cpu=not torch.cuda.is_available())
         if self.accelerator.num_processes != self.ranks.count:
             raise RuntimeError(f"accelerate sees {self.accelerator.num_processes} of {self.ranks.count} ranks")
-        tasks = [training_task(recipe), *further_tasks(recipe)]  # before the model is loaded
+        memory, self.held_out = estimate(recipe)  # before the model is loaded
+        self.ranks.from_main(lambda: check_fits(memory))
         dtype = getattr(torch, recipe.model.dtype)
         # All weights are trained: their master weights start from the checkpoint's own values, whatever their dtype.
         looped, self.tokenizer = load_model(recipe.model.path, recipe.model.dtype if recipe.lora else "float32")
-        depth = forward_depth(recipe, looped.config)
-        self.held_out, _ = fitting_tasks(recipe, tasks, self.tokenizer, looped.config)
         self.task = self.held_out[0]
         self.looped: LoopedForCausalLM = looped.to(self.accelerator.device).eval()
         start = {p: p.detach() for p in looped.parameters()}
         looped.to(dtype)
         looped.config.dtype = dtype
-        looped.config.depth = depth  # its checkpoints say what was trained
+        looped.config.depth = recipe.depth_of(looped.config.depth)  # its checkpoints say what was trained
         self.student = None  # made like the core, so before its layers get adapters
         if recipe.rollout.prefill == "student":
             self.student = PrefillStudent.load(Path(resolve_model(recipe.model.path)), self.looped)

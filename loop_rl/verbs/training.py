@@ -51,8 +51,10 @@ def run_train(arguments: argparse.Namespace) -> None:
         if arguments.dry_run:
             from loop_rl.evaluation.task import sizes
             from loop_rl.training.memory import check_fits, estimate
-            from loop_rl.training.rl import check_machine
+            from loop_rl.training.rl import check_folder, check_machine
 
+            if ranks.main:
+                check_folder(recipe, arguments.resume)
             check_machine(recipe)
             memory, tasks = estimate(recipe)
             if ranks.main:

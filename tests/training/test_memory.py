@@ -16,6 +16,7 @@ from loop_rl.models.adapters import adapted
 from loop_rl.models.contexts import DecodeContext, PaddedContext
 from loop_rl.recipe import Recipe
 from loop_rl.rollout.record import Completion, Rollout
+from loop_rl.training import memory, trainer
 from loop_rl.training.memory import (
     MIB,
     Memory,
@@ -159,6 +160,14 @@ def test_refusal_names_both_numbers_and_the_mend():
     check_fits(Memory(parts, 50 * MIB, 1000 * MIB))
     with pytest.raises(UserError, match="1000 MiB but the GPU has 999 MiB"):
         check_fits(Memory(parts, 50 * MIB, 999 * MIB))
+
+
+def test_a_run_that_does_not_fit_is_refused_before_its_model_is_loaded(monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: MIB)
+    monkeypatch.setattr(trainer, "load_model", pytest.fail)
+    few = {"train_size": 16, "eval_size": 1}
+    with pytest.raises(UserError, match="the run needs about .* but (this machine|the GPU) has"):
+        trainer.Trainer(recipe(data=few))
 
 
 def test_available_memory_is_no_more_than_the_machine_has():

@@ -9,6 +9,7 @@ import pytest
 from loop_rl.errors import UserError
 from loop_rl.recipe import Recipe
 from loop_rl.training.mirror import ID_FILE, mirrored
+from loop_rl.training.rl import check_machine
 
 
 class FakeWandb:
@@ -75,6 +76,8 @@ def test_a_missing_package_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match="run.wandb: No module named 'wandb'; pip install"):
         mirrored(RECIPE, tmp_path).__enter__()
+    with pytest.raises(UserError, match="run.wandb: No module named 'wandb'; pip install"):
+        check_machine(RECIPE)  # a dry run's as well
 
 
 def test_failures_are_counted_and_said_once(wandb, tmp_path, caplog):
