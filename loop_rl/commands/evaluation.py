@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from loop_rl.evaluation.task import Task
     from loop_rl.recipe import LoraSection
 
+# Sections that decide nothing of an evaluation, and so must not refuse one, such as a truncated window a lower depth.
+_OF_TRAINING = ("learner", "health", "optim")
+
 
 @dataclass(frozen=True)
 class Target:
@@ -74,6 +77,8 @@ def resolve(target: Target, data: str | None, overrides: Sequence[str]) -> Recip
     values: dict[str, Any] = {"model": {"path": target.model}, "run": {"name": "eval"}}
     if target.recipe is not None:
         values = load_recipe(target.recipe).model_dump()
+        for section in _OF_TRAINING:
+            del values[section]
         values["model"]["path"] = target.model
         own = values["data"]
         if data is not None and data != own["name"]:

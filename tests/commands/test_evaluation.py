@@ -99,6 +99,15 @@ def test_a_run_brings_its_recipe_and_other_data_its_own(tmp_path) -> None:
     assert (changed.data.eval_size, changed.reward.name, changed.rollout.workers) == (7, "gsm8k_strict", 2)
 
 
+@pytest.mark.parametrize("change", ["model.depth=1", "rollout.cache=terminal", "rollout.depth_tolerance=0.1"])
+def test_what_only_the_learner_can_not_have_is_evaluated(tmp_path, change) -> None:
+    folder = run_folder(tmp_path / "run", learner={"estimator": "truncated_bptt2"})
+    (folder / "model").mkdir()
+    (folder / "model/config.json").write_text("{}")
+    section, key = change.split("=")[0].split(".")
+    assert resolve(find_target(str(folder)), None, [change]).model_dump()[section][key] in (1, "terminal", 0.1)
+
+
 def test_a_recipe_names_its_model_and_its_data(capsys, tmp_path, model) -> None:
     recipe = {
         "model": {"path": str(model)},
