@@ -87,7 +87,7 @@ def test_what_is_written_is_a_whole_model_of_transformers(name, tmp_path):
     assert (tmp_path / "ours" / "LICENSE").read_text() == "mine"
 
 
-def test_wrong_special_tokens_are_mended_in_our_layout_alone(tmp_path):
+def test_wrong_special_tokens_are_fixed_in_our_layout_alone(tmp_path):
     source = CHECKPOINTS["ouro"]().write(tmp_path / "theirs")
     words = tokenizer()
     words.eos_token = "<pad>"  # as Ouro's released tokenizer has it: token 0

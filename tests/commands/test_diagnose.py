@@ -25,7 +25,7 @@ def distilled(tmp_path_factory):
 
 
 def test_diagnose_prints_measures_and_writes(capsys, tmp_path):
-    arguments = ("embedded", "--rows", "2", "--length", "32", "--threads", "1", "--out", str(tmp_path / "d"))
+    arguments = ("embedded", "--rows", "2", "--length", "16", "--threads", "1", "--out", str(tmp_path / "d"))
     code, out, err = run(capsys, "diagnose", *arguments)
     assert code == 0, err
     assert "perplexity by depth" in out and "reuse_neumann4" in out and "Terminal KV sharing" in out
@@ -68,6 +68,7 @@ def test_rollouts_of_a_run_read_their_prompts_with_the_student(capsys, distilled
         f"model.path={distilled / 'model'}",
         f"run.folder={tmp_path}",
         "rollout.workers=0",
+        "reward.workers=0",
         "rollout.prefill=student",
         "rollout.cache=terminal",
         "rollout.depth_tolerance=0.02",
