@@ -172,7 +172,7 @@ def _load(target: Target, recipe: Recipe) -> _Loaded:
     from loop_rl.evaluation.settings import weights_digest
     from loop_rl.models.adapters import adapted, load_adapters
     from loop_rl.models.prefill import PrefillStudent
-    from loop_rl.training.load import check_same_weights, load_model, resolve_model
+    from loop_rl.training.load import differing_weight, load_model, resolve_model
 
     if recipe.run.threads is not None:
         torch.set_num_threads(recipe.run.threads)
@@ -196,7 +196,12 @@ def _load(target: Target, recipe: Recipe) -> _Loaded:
         except Exception as error:  # of safetensors or our own: damaged, or not those of the run's recipe
             cause = type_and_message(error)[:200]
             raise UserError(f"cannot use the adapters in {folder} ({cause}); or evaluate {target.model}") from error
-        check_same_weights(model, Path(target.model), trained.model.path)
+        changed = differing_weight(model, Path(target.model))
+        if changed is not None:
+            raise UserError(
+                f"model.path: {trained.model.path} is no longer the model that the run started from ({changed} differs "
+                f"from {target.model} without the adapters); evaluate {target.model} instead"
+            )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model.to("cpu" if _pooled(recipe) else device).eval()  # a pool's workers have copies of their own
     weights = weights_digest(model.state_dict())

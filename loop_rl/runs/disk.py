@@ -74,6 +74,8 @@ def writing(path: Path) -> Iterator[None]:
     """Raises UserError, with the place and the cause, where what is done inside fails for want of a writable disk."""
     try:
         yield
+    except UserError:  # says already what it is about
+        raise
     except Exception as error:
         removed = isinstance(error, FileNotFoundError) and not path.parent.is_dir()
         cause = "its folder was removed" if removed else disk_fault(error)

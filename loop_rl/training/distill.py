@@ -13,8 +13,9 @@ from loop_rl.learner.language import IGNORED
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.contexts import PaddedContext
 from loop_rl.models.prefill import STUDENT_FILE, PrefillStudent
+from loop_rl.training.checkpoints import reading
 from loop_rl.training.distill_recipe import DistillRecipe
-from loop_rl.training.load import check_vocabulary, load_model
+from loop_rl.training.load import check_vocabulary, differing_weight, load_model
 from loop_rl.training.text_trainer import TextTrainer, load_tokenizer, train_on_text
 
 
@@ -49,7 +50,14 @@ class Distiller(TextTrainer):
         torch.manual_seed(recipe.train.seed)
         student = PrefillStudent(self.teacher.model, recipe.student.from_teacher).requires_grad_(True)
         if checkpoint is not None:
-            student.load_state_dict(load_file(checkpoint / "model" / STUDENT_FILE))
+            with reading(checkpoint):
+                student.load_state_dict(load_file(checkpoint / "model" / STUDENT_FILE))
+                changed = differing_weight(self.teacher, checkpoint / "model")
+            if changed is not None:
+                raise UserError(
+                    f"teacher.path: {recipe.teacher.path} is no longer the teacher that the run started with "
+                    f"({changed} differs from {checkpoint / 'model'}); put that back, or start a new run"
+                )
         self.student = student.to(device)
         super().__init__(recipe, self.student, tokenizer)
         self.parts: list[tuple[float, float]] = []

@@ -95,8 +95,8 @@ def load_model(path: str | Path, dtype: str = "float32") -> tuple[LoopedForCausa
     return model, _tokenizer(folder, model.config)
 
 
-def check_same_weights(looped: LoopedForCausalLM, saved: Path, start: str) -> None:
-    """UserError where `looped`, a run's adapters beside the model at `start`, isn't what the run saved merged."""
+def differing_weight(looped: LoopedForCausalLM, saved: Path) -> str | None:
+    """The first weight of `looped`, adapters merged, that isn't what the model's folder `saved` has; None for none."""
     files = WeightFiles(saved)
     for name, value in merged_weights(looped).items():
         if name not in files.dtypes:  # a tied head
@@ -104,10 +104,8 @@ def check_same_weights(looped: LoopedForCausalLM, saved: Path, start: str) -> No
         stored = files.tensor(name)
         bound = 8 * float(value.abs().max()) * torch.finfo(stored.dtype).eps  # a few products, summed and stored
         if stored.shape != value.shape or not torch.allclose(stored.to(value), value, rtol=0, atol=bound):
-            raise UserError(
-                f"model.path: {start} is no longer the model that the run started from ({name} differs from {saved} "
-                f"without the adapters); evaluate {saved} instead"
-            )
+            return name
+    return None
 
 
 def load_tokenizer(path: str | Path, config: LoopedConfig) -> PreTrainedTokenizerBase:

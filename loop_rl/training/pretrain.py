@@ -11,6 +11,7 @@ from loop_rl.errors import UserError
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.language import next_token_loss
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
+from loop_rl.training.checkpoints import reading
 from loop_rl.training.depth_prior import mean_depth
 from loop_rl.training.flops import row_flops
 from loop_rl.training.learned_prior import make_prior, prior_metrics
@@ -47,7 +48,8 @@ class Pretrainer(TextTrainer):
             torch.manual_seed(recipe.train.seed)
             model = LoopedForCausalLM(config)
         else:
-            model = LoopedForCausalLM.from_pretrained(checkpoint / "model", dtype=torch.float32)
+            with reading(checkpoint):
+                model = LoopedForCausalLM.from_pretrained(checkpoint / "model", dtype=torch.float32)
         self.model = model.to(device).train()
         super().__init__(recipe, self.model, tokenizer)
         self.prior = make_prior(recipe.prior)

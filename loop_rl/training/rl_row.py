@@ -102,8 +102,9 @@ def write_completions(
         for i, example in enumerate(examples)
         for j, text in enumerate(sampled.texts[i])
     ]
+    table = pa.Table.from_pylist(rows[:_LOGGED_COMPLETIONS])
     file = run / "completions" / f"step_{step}.parquet"
     with writing(file):
         file.parent.mkdir(exist_ok=True)
         with replacing(file) as temporary:
-            pyarrow.parquet.write_table(pa.Table.from_pylist(rows[:_LOGGED_COMPLETIONS]), temporary)
+            pyarrow.parquet.write_table(table, temporary)

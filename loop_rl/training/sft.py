@@ -77,11 +77,10 @@ def _train(recipe: SftRecipe, run: Path, checkpoint: Path | None, progress: bool
             if checkpoint is not None:
                 keeper.restore(checkpoint)
             start_run(run, recipe, trainer.args.device, None if checkpoint is None else keeper.step)
-            with writing(files):
-                if checkpoint is None:
-                    trainer.train()
-                else:
-                    keeper.resume(checkpoint)
+            if checkpoint is None:
+                trainer.train()
+            else:
+                keeper.resume(checkpoint)
     finally:
         shutil.rmtree(files, ignore_errors=True)
     if keeper.saved is None or keeper.step < recipe.train.max_steps:
@@ -128,6 +127,10 @@ class LoopedSFTTrainer(SFTTrainer):
         tokens = int((labels[:, 1:] != IGNORED).sum())
         self.micro_batches.append(MicroBatch(depth, float(total.detach()), tokens, ids.numel()))
         return total / max(int(tokens if num_items_in_batch is None else num_items_in_batch), 1)
+
+    def _save_checkpoint(self, *arguments: Any, **keywords: Any) -> None:
+        with writing(Path(self.args.output_dir)):
+            super()._save_checkpoint(*arguments, **keywords)
 
 
 def make_trainer(

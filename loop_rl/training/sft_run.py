@@ -39,6 +39,8 @@ TRAINER_FILES = (
     "trainer_state.json",
     "training_args.bin",
 )
+# Those without which the Trainer would go on, and with other updates.
+_RESUMED = ("optimizer.pt", "scheduler.pt", "rng_state.pth")
 
 
 class RunKeeper(TrainerCallback):
@@ -75,6 +77,10 @@ class RunKeeper(TrainerCallback):
 
     def resume(self, checkpoint: Path) -> None:
         """Trains on from the checkpoint; UserError where the Trainer can't use it."""
+        with reading(checkpoint):
+            for name in _RESUMED:
+                if not (checkpoint / "model" / name).is_file():
+                    raise FileNotFoundError(f"no {name}")
         try:
             self.trainer.train(resume_from_checkpoint=str(checkpoint / "model"))
         except Exception:

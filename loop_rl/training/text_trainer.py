@@ -1,6 +1,5 @@
 """Training a module on rows of text: updates, schedule, counters, and the run folder around them, resumable at each."""
 
-import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
@@ -21,7 +20,6 @@ from loop_rl.runs.rows import append_row
 from loop_rl.training.checkpoints import (
     check_finite,
     load_training_state,
-    reading,
     save_checkpoint,
     save_training_state,
 )
@@ -170,10 +168,9 @@ def train_on_text(
         if checkpoint is None or not is_finished(checkpoint, max_steps):
             if checkpoint is not None:
                 warn_of_schedule(run, "train.max_steps", max_steps)
-            with contextlib.nullcontext() if checkpoint is None else reading(checkpoint):
-                trainer = make_trainer(checkpoint)
-                if checkpoint is not None:
-                    trainer.restore(checkpoint)
+            trainer = make_trainer(checkpoint)
+            if checkpoint is not None:
+                trainer.restore(checkpoint)
             start_run(run, recipe, trainer.device, None if checkpoint is None else trainer.step)
             publish_model(run, _train(trainer, run, progress))
         elif not publish_model(run, checkpoint):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from loop_rl.errors import UserError
+from loop_rl.runs.disk import writing
 from loop_rl.training.checkpoints import (
     find_fault,
     latest_checkpoint,
@@ -132,6 +133,11 @@ def test_a_state_from_before_the_initial_states_changed_is_resumed_with_a_warnin
     torch.save(saved, tmp_path / "state.pt")
     assert load_training_state(tmp_path / "state.pt", objects) == {"step": 3}
     assert "drew other initial states" in caplog.text
+
+
+def test_an_error_that_says_what_it_is_about_is_not_blamed_on_the_disk(tmp_path):
+    with pytest.raises(UserError, match="^the reward failed"), writing(tmp_path / "file"):
+        raise UserError("the reward failed: [Errno 13] Permission denied")
 
 
 def test_memory_that_runs_out_is_not_blamed_on_the_checkpoint(tmp_path):

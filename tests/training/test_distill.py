@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from loop_rl.models.terminal import TerminalPrefill
 from loop_rl.training import distill as module
 from loop_rl.training.distill import Distiller, distill, distillation_loss
 from loop_rl.training.distill_recipe import DistillRecipe
-from loop_rl.training.load import load_config, load_model
+from loop_rl.training.load import EMBEDDED, load_config, load_model
 from loop_rl.training.memory import student_count
 from tests.tiny import tiny_model
 
@@ -140,6 +141,21 @@ def test_resuming_gives_the_run_that_never_stopped(tmp_path, monkeypatch):
     cut = distill(recipe_for(tmp_path, "cut", save_steps=3), resume=True, progress=False)
     one, other = student_of(whole), student_of(cut)
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_teacher_that_has_changed_is_refused(tmp_path):
+    teacher = tmp_path / "teacher"
+    shutil.copytree(EMBEDDED, teacher)
+    recipe = DistillRecipe.model_validate({**recipe_for(tmp_path).model_dump(), "teacher": {"path": str(teacher)}})
+    checkpoint = tmp_path / "step_1"
+    Distiller(recipe).save_model(checkpoint / "model")
+    Distiller(recipe, checkpoint)
+    model = load_model(str(teacher))[0]
+    with torch.no_grad():
+        model.model.core[0].mlp.up_proj.weight.mul_(1.5)
+    model.save_pretrained(teacher)
+    with pytest.raises(UserError, match="teacher.path: .*no longer the teacher .*up_proj.* differs"):
+        Distiller(recipe, checkpoint)
 
 
 def test_refusals(tmp_path):

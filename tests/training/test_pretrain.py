@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+from unittest import mock
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from loop_rl.models.contexts import PaddedContext
 from loop_rl.models.initial_state import initial_state
 from loop_rl.recipe import load_recipe
 from loop_rl.training import pretrain as module
+from loop_rl.training import text_trainer
 from loop_rl.training.checkpoints import latest_checkpoint
 from loop_rl.training.pretrain import Pretrainer, pretrain, truncated_loss
 from loop_rl.training.pretrain_recipe import PretrainRecipe
@@ -249,6 +251,13 @@ def test_a_run_that_failed_before_its_first_update_can_be_started_again(tmp_path
     with pytest.raises(UserError):
         pretrain(recipe_for(tmp_path, "other", data={"name": "missing.txt"}), progress=False)
     assert not (tmp_path / "other").exists()
+
+
+def test_what_is_no_fault_of_the_checkpoint_is_not_blamed_on_it(tmp_path, monkeypatch):
+    pretrain(recipe_for(tmp_path, max_steps=1), progress=False)
+    monkeypatch.setattr(text_trainer, "load_corpus", mock.Mock(side_effect=RuntimeError("the corpus fails")))
+    with pytest.raises(RuntimeError, match="the corpus fails"):
+        pretrain(recipe_for(tmp_path, max_steps=2), resume=True, progress=False)
 
 
 def test_a_model_without_a_depth_is_made_at_the_prior_s_mean(tmp_path):

@@ -1,10 +1,12 @@
 """Fine-tuning through TRL: the gradient against truncated_loss, resuming, skipping, data, refusals."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
 import signal
+from unittest import mock
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from loop_rl.training.pretrain import truncated_loss
 from loop_rl.training.sft import LoopedSFTTrainer, sft
 from loop_rl.training.sft_data import sft_rows
 from loop_rl.training.sft_recipe import SftDataSection, SftRecipe
+from loop_rl.training.sft_run import RunKeeper
 from tests.damage import full_disk, seal_again
 from tests.tiny import tiny_model
 
@@ -197,6 +200,26 @@ def test_a_checkpoint_that_is_cut_though_its_manifest_fits_is_one_line(recipe_fo
     with pytest.raises(UserError, match="step_2") as error:
         sft(recipe_for(max_steps=4), resume=True, progress=False)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_checkpoint_without_what_the_trainer_would_do_without_is_refused(tmp_path, name):
+    (tmp_path / "model").mkdir()
+    for other in {"optimizer.pt", "scheduler.pt", "rng_state.pth"} - {name}:
+        (tmp_path / "model" / other).touch()
+    trainer = mock.Mock()
+    with pytest.raises(UserError, match=f"no {name}.*the checkpoint before it"):
+        RunKeeper(mock.Mock(), trainer, tmp_path, lambda: False, mock.Mock()).resume(tmp_path)
+    trainer.train.assert_not_called()
+
+
+def test_only_a_failed_write_is_blamed_on_the_disk(recipe_for, monkeypatch):
+    def fails(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied", "/dev/something")
+
+    monkeypatch.setattr(LoopedSFTTrainer, "training_step", fails)
+    with pytest.raises(PermissionError):
+        sft(recipe_for(max_steps=1), progress=False)
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on(recipe_for, monkeypatch):
