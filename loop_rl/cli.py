@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from loop_rl.errors import UserError, out_of_memory
+from loop_rl.interrupts import Interrupted, interrupting
 from loop_rl.runs.disk import full_disk
 from loop_rl.verbs import checkpoints, data, evaluation, measuring, recipes, retrofit, submit, training
 from loop_rl.verbs.arguments import Help
@@ -29,8 +30,31 @@ _DESCRIPTION = """Reinforcement-learning post-training of looped language models
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0, 2 for what the user can fix, 130 when interrupted."""
+    """Runs one command and returns its exit code: 0, 2 for what the user can fix, 130 when interrupted.
+
+    Ctrl-C, SIGTERM and a terminal that closes all interrupt.
+    """
     argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with interrupting():
+            return _run(argv)
+    except KeyboardInterrupt as error:
+        print(f"loop-rl: {_interruption(error, argv)}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _interruption(error: KeyboardInterrupt, argv: Sequence[str]) -> str:
+    """The line of a command that was interrupted: what it left, and how to go on."""
+    said = str(error) or "interrupted"
+    if isinstance(error, Interrupted):
+        if error.resumable:
+            resumed = argv if "--resume" in argv else [*argv, "--resume"]
+            return f"{said}; go on with: loop-rl {shlex.join(resumed)}"
+        return f"{said} before its first step; start again with: loop-rl {shlex.join(argv)}"
+    return f"{said}; go on with: loop-rl {shlex.join(argv)}" if argv[:1] == ["eval"] else said
+
+
+def _run(argv: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that has no lines and arrows shows ? for them
     arguments = build_parser().parse_args(_repeat_set(argv))
@@ -42,16 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return arguments.run(arguments) or 0
     except UserError as error:
         return _fail(str(error))
-    except KeyboardInterrupt as error:
-        where = f"{error} " if str(error) else ""
-        resumed = argv if "--resume" in argv or arguments.verb == "eval" else [*argv, "--resume"]
-        goes_on = arguments.verb in ("train", "pretrain", "distill", "sft", "eval")
-        how = f"; go on with: loop-rl {shlex.join(resumed)}" if goes_on else ""
-        print(f"loop-rl: {where.strip() or 'interrupted'}{how}", file=sys.stderr)
-        return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if not hasattr(arguments, "resume"):
+            return 0
+        return _fail("the reader of the output has gone, so the run was stopped; add --resume to go on")
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _WRITE_FAULTS and error.filename:
             return _fail(f"cannot write {error.filename}: {error.strerror}")

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from loop_rl.cli import build_parser, main
 from loop_rl.commands import job
 from loop_rl.commands import submit as submitting
 from loop_rl.commands.recipes import shipped
+from loop_rl.interrupts import SIGNALS, Interrupted
 from loop_rl.recipe import load_recipe
 from loop_rl.verbs import training
 from tests.damage import full_disk, write_parquet, write_safetensors, write_text, write_torch
@@ -199,14 +201,53 @@ def test_a_damaged_recipe_in_a_run_folder(text, capsys, tmp_path):
     assert "recipe.yaml" in refused(capsys, "pretrain", "pretrain_embedded", *resumed)
 
 
-def test_interruption_says_how_to_go_on(capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("interruption", "line"),
+    [
+        (Interrupted("stopped", resumable=True), "stopped; go on with: loop-rl train 'my run.yaml' --resume"),
+        (Interrupted(), "interrupted before its first step; start again with: loop-rl train 'my run.yaml'"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+def test_interruption_says_how_to_go_on(interruption, line, capsys, monkeypatch):
     def interrupted(arguments):
-        raise KeyboardInterrupt("stopped after step 3")
+        raise interruption
 
     monkeypatch.setattr(training, "run_train", interrupted)
-    assert main(["train", "my run.yaml", "--set", "run.seed=1"]) == 130
-    error = capsys.readouterr().err
-    assert error == "loop-rl: stopped after step 3; go on with: loop-rl train 'my run.yaml' --set run.seed=1 --resume\n"
+    assert main(["train", "my run.yaml"]) == 130
+    assert capsys.readouterr().err == f"loop-rl: {line}\n"
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_interrupts_whatever_a_command_does(number, capsys, monkeypatch):
+    before = signal.getsignal(number)
+    monkeypatch.setattr(training, "run_train", lambda arguments: os.kill(os.getpid(), number))
+    assert main(["train", "quickstart"]) == 130
+    assert capsys.readouterr().err == "loop-rl: interrupted\n"
+    assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "line"),
+    [(["train", "quickstart"], 2, "add --resume to go on"), (["recipes"], 0, "")],
+)
+def test_a_reader_of_the_output_that_goes_ends_a_run_with_a_line(argv, code, line):
+    """As `| head` does."""
+    program = (
+        "import sys; from loop_rl import cli\n"
+        "def write(arguments): print('x', flush=True); sys.stdin.read(); print('x' * 100_000, flush=True)\n"
+        "cli.training.run_train = cli.recipes.run_recipes_list = write\n"
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, *argv]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout.readline() == "x\n"
+        process.stdout.close()
+        process.stdin.close()
+        error = process.stderr.read()
+    assert (process.returncode, error.count("\n")) == (code, 1 if line else 0), error
+    assert line in error
 
 
 def test_a_launcher_of_ranks_is_for_train_alone(capsys, monkeypatch):

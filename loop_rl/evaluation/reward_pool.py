@@ -20,7 +20,7 @@ from loop_rl.evaluation.reward import Reward, RewardSpec, Scores
 from loop_rl.evaluation.reward_function import RewardError
 from loop_rl.evaluation.scorer import LocalScorer, Scorer
 from loop_rl.rollout.actors import DEATHS, MAX_RETRIES, NotReady, Refusal, accepted, answer, state, wait
-from loop_rl.rollout.instance import check_alive, logs, of_ray, start_ray, stop_ray
+from loop_rl.rollout.instance import ServerDied, check_alive, logs, of_ray, start_ray, stop_ray
 
 log = logging.getLogger(__name__)
 
@@ -206,11 +206,12 @@ class RewardPool:
     def close(self, failed: bool = False) -> None:
         """End the workers and what their rewards began, and Ray if this pool started it."""
         if ray.is_initialized():
-            with contextlib.suppress(RayError):
+            with contextlib.suppress(RayError, ServerDied):
+                check_alive()  # a dead server's answer is waited for until Ray ends this process
                 ends = [worker.close.remote() for worker in self.workers]
                 ray.wait(ends, num_returns=len(ends), timeout=_CLOSE_SECONDS)
-            for worker in self.workers:
-                ray.kill(worker)
+                for worker in self.workers:
+                    ray.kill(worker)
             if self._owns_ray:
                 stop_ray(failed)
         self.workers = []

@@ -19,6 +19,7 @@ import ray
 from ray.exceptions import RayError
 
 from loop_rl.errors import UserError, first_line
+from loop_rl.interrupts import starting_servers
 from loop_rl.rollout import reaper
 
 _FORWARDED = ("LOOP_RL_", "MBPP_", "HF_", "NCCL_", "CUDA_", "OMP_", "TOKENIZERS_", "PYTHONPATH")
@@ -33,6 +34,10 @@ _servers: list[psutil.Process] = []  # of the instance that this process started
 _reaper: reaper.Reaper | None = None
 
 
+class ServerDied(UserError):
+    """One of Ray's own processes has died, and with it what is under way."""
+
+
 def start_ray(cpus: int, cluster: str | None = None) -> bool:
     """Starts Ray with `cpus` CPUs, or connects to the cluster at `cluster`, unless Ray is running in this process.
 
@@ -43,14 +48,19 @@ def start_ray(cpus: int, cluster: str | None = None) -> bool:
     cluster = _address(cluster)
     check_ray(cluster)
     try:
-        if cluster is None:
-            _start_here(cpus)
-        else:
-            env = {key: value for key, value in os.environ.items() if key.startswith(_FORWARDED)}
-            ray.init(address=cluster, runtime_env={"env_vars": env}, log_to_driver=False)
-    except Exception as error:  # Ray's own share no class
+        with starting_servers():
+            if cluster is None:
+                _start_here(cpus)
+            else:
+                env = {key: value for key, value in os.environ.items() if key.startswith(_FORWARDED)}
+                ray.init(address=cluster, runtime_env={"env_vars": env}, log_to_driver=False)
+    except BaseException as error:  # Ray's own share no class
         with contextlib.suppress(Exception):
             stop_ray(failed=True)
+        if isinstance(error, SystemExit):  # Ray's handler of SIGTERM
+            raise KeyboardInterrupt from None
+        if not isinstance(error, Exception):
+            raise
         where = f"the Ray cluster at {cluster}" if cluster else "Ray on this machine"
         raise UserError(f"{where} could not be started or reached ({first_line(error)}); {_WITHOUT}") from error
     return True
@@ -101,12 +111,12 @@ def stop_ray(failed: bool = False) -> None:
 
 
 def check_alive() -> None:
-    """UserError when one of the servers of the instance that this process started has died."""
+    """ServerDied when one of the servers of the instance that this process started has."""
     for server in _servers:
         with contextlib.suppress(psutil.NoSuchProcess):
             if server.is_running() and server.status() != psutil.STATUS_ZOMBIE:
                 continue
-        raise UserError(
+        raise ServerDied(
             f"Ray's server (pid {server.pid}) has died, killed or short of memory; its log is in {logs()}; the same "
             "command goes on (loop-rl train: with --resume)"
         )

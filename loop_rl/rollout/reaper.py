@@ -69,6 +69,15 @@ def _folders() -> dict[str, str]:
     return found
 
 
+def _adopt(owner: str, since: float) -> None:
+    """Marks the folder of an instance whose owner was ended while Ray was starting; Ray names it by the owner's pid."""
+    base = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    for folder in Path(base, "ray").glob(f"session_*_{owner.split(':')[0]}"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_mtime >= since and folder.stat().st_uid == os.getuid():
+                (folder / _MARK).write_text(owner)
+
+
 def _gone(owner: str) -> bool:
     """Whether an owner, of this container, is dead."""
     pid, _, namespace = owner.split(":", 2)
@@ -96,12 +105,14 @@ class Reaper:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._mark: Path | None = None
-        self._owner = identity(os.getpid())
+        self._owner, self._since = identity(os.getpid()), time.time()
         if self._owner is None:  # no /proc
             return
         os.environ[VARIABLE] = self._owner
         self._process = subprocess.Popen(
-            [sys.executable, "-IS", __file__, self._owner], stdin=subprocess.DEVNULL, start_new_session=True
+            [sys.executable, "-IS", __file__, self._owner, str(self._since)],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
 
     def watch(self, folder: Path) -> None:
@@ -117,6 +128,8 @@ class Reaper:
             return
         self._process.kill()
         self._process.wait()
+        if self._mark is None:
+            _adopt(self._owner or "", self._since)
         left = owned(self._owner)
         _end({pid: owner for pid, owner in left.items() if _parent(pid) not in (os.getpid(), *left)})
         if self._mark is not None:
@@ -130,7 +143,7 @@ def _parent(pid: int) -> int:
         return os.getpid()  # it has ended
 
 
-def _wait_and_end(owner: str) -> None:
+def _wait_and_end(owner: str, since: float) -> None:
     pid = int(owner.split(":")[0])
     with contextlib.suppress(OSError):  # it has died already
         select.select([os.pidfd_open(pid)], [], [])
@@ -145,9 +158,10 @@ def _wait_and_end(owner: str) -> None:
         )
     deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:
+        _adopt(owner, since)
         end_abandoned()
         time.sleep(0.2)
 
 
 if __name__ == "__main__":
-    _wait_and_end(sys.argv[1])
+    _wait_and_end(sys.argv[1], float(sys.argv[2]))

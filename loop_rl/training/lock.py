@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loop_rl.errors import UserError
+from loop_rl.interrupts import Interrupted
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ def run_lock(run: Path, wanted: bool = True) -> Iterator[None]:
 
     Raises:
         UserError: another process holds it, or it can't be made or written.
+        Interrupted: in place of KeyboardInterrupt.
     """
     if not wanted:
         yield
@@ -37,6 +39,8 @@ def run_lock(run: Path, wanted: bool = True) -> Iterator[None]:
     file = _acquire(run)
     try:
         yield
+    except KeyboardInterrupt as error:
+        raise Interrupted(str(error), resumable=(run / "recipe.yaml").is_file()) from error
     finally:
         (run / LOCK).unlink(missing_ok=True)  # before the lock goes: no one else's
         with contextlib.suppress(OSError):  # a reward function may have closed what it did not open

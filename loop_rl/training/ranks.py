@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 from loop_rl.errors import UserError
+from loop_rl.interrupts import SIGNALS, Interrupted, to_handle
 
 T = TypeVar("T")
 
@@ -122,9 +123,9 @@ class Ranks:
         return value
 
     def pass_signals_on(self) -> None:
-        """From now on Ctrl-C or SIGTERM to this rank asks the main one to stop, which then ends all."""
+        """From now on a signal to end to this rank asks the main one to stop, which then ends all."""
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in to_handle():
                 signal.signal(number, lambda *_: self._store.set(_STOP, ""))
 
     def leave(self) -> None:
@@ -144,7 +145,7 @@ class Ranks:
             cause = lost[0] if lost else "their store is gone"
             error = UserError(f"lost another rank ({cause}), whose own output may say why; go on with --resume")
         code = 2 if isinstance(error, UserError) else 130 if isinstance(error, KeyboardInterrupt) else 1
-        for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):  # a launcher ends what it sees outlive a rank
+        for number in (signal.SIGUSR1, *SIGNALS):  # a launcher ends what it sees outlive a rank
             with contextlib.suppress(ValueError):  # not the main thread
                 signal.signal(number, signal.SIG_IGN)
         ended_by = self._claim(f"{self.rank} {code}")
@@ -210,6 +211,8 @@ def _report(error: BaseException, rank: int) -> None:
     if isinstance(error, UserError):
         print(f"loop-rl: {who}{' '.join(str(error).split())}", file=sys.stderr, flush=True)
     elif isinstance(error, KeyboardInterrupt):
-        print(f"loop-rl: {who}{str(error) or 'interrupted'}; go on with --resume", file=sys.stderr, flush=True)
+        begun = not isinstance(error, Interrupted) or error.resumable
+        how = "; go on with --resume" if begun else " before its first step"
+        print(f"loop-rl: {who}{str(error) or 'interrupted'}{how}", file=sys.stderr, flush=True)
     else:
         traceback.print_exception(error)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ray.exceptions import RayError
 
 from loop_rl.errors import UserError
 from loop_rl.evaluation import evaluate, record_evaluation
@@ -20,7 +21,7 @@ from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.update import rollout_weights, trained_weights
 from loop_rl.recipe import Recipe
 from loop_rl.rollout.engine import Engine
-from loop_rl.rollout.instance import check_workers
+from loop_rl.rollout.instance import ServerDied, check_workers
 from loop_rl.rollout.local import LocalEngine
 from loop_rl.rollout.pool import RolloutPool
 from loop_rl.runs.disk import writing
@@ -154,7 +155,7 @@ def _lead(trainer: Trainer, pool: Engine, scorer: Scorer, run: Path, progress: b
             with stop.whole():
                 return save_checkpoint(run / "checkpoints", trainer.step, trainer.save, recipe.run.keep_checkpoints)
 
-        evaluation = last_evaluation(run, trainer.task.data)
+        evaluation, written = last_evaluation(run, trainer.task.data), trainer.step
         try:
             while True:
                 missing = _unmeasured(recipe, run, trainer.step)
@@ -170,6 +171,7 @@ def _lead(trainer: Trainer, pool: Engine, scorer: Scorer, run: Path, progress: b
                 if trainer.step >= recipe.run.max_steps or stop.is_set():
                     break
                 row = _step(trainer, pool, scorer, run, stop, mirror)
+                written = trainer.step
                 _stop_where_learning_failed(trainer, run, checkpoint)
                 shown.step(trainer.step, step_text(row, evaluation), step_details(row))
                 every, last = recipe.run.save_steps, trainer.step == recipe.run.max_steps
@@ -178,6 +180,9 @@ def _lead(trainer: Trainer, pool: Engine, scorer: Scorer, run: Path, progress: b
                     checkpoint()
         except KeyboardInterrupt:
             if not stop.is_set():
+                raise
+        except (ServerDied, RayError):  # what asks a whole job to end asks Ray's processes too
+            if not stop.is_set() or trainer.step != written:
                 raise
         finished = trainer.step >= recipe.run.max_steps
         if stop.is_set() and not (finished and not _unmeasured(recipe, run, trainer.step)):
@@ -227,7 +232,8 @@ def _step(
         learned = trainer.learn(sampled.rollouts, advantages)
         before_weights = time.perf_counter()
         sent = trained_weights(trainer.model)
-        pool.send_weights(sent, trainer.step)
+        if not stop.is_set():  # no one will sample with them, and a job that is ended has lost its workers by now
+            pool.send_weights(sent, trainer.step)
         done = time.perf_counter()
         write_completions(run, trainer.step, examples, sampled, scores, advantages)
         end = time.perf_counter()

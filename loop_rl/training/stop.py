@@ -1,14 +1,14 @@
-"""Stopping a run from outside: Ctrl-C or SIGTERM ends it between two updates, and a second one ends it at once."""
+"""Stopping a run from outside: a signal (see interrupts) ends it between two updates, a second one ends it at once."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
+
+from loop_rl.interrupts import handling
 
 # A launcher of several processes passes a signal on that its processes have had already.
 REPEAT_SECONDS = 3.0
@@ -62,20 +62,14 @@ class StopRequests:
     def _answer(line: str) -> None:
         # os.write, since the handler may have interrupted a print; on a terminal a bar keeps its line.
         before = "\n" if sys.stderr.isatty() else ""
-        os.write(2, f"{before}loop-rl: {line}\n".encode())
+        with contextlib.suppress(OSError):  # no one may be there to read it
+            os.write(2, f"{before}loop-rl: {line}\n".encode())
 
 
 @contextlib.contextmanager
 def stop_requests(doing: str = "the update under way", at_once: bool = False) -> Iterator[StopRequests]:
-    """Takes Ctrl-C and SIGTERM as requests to stop; see StopRequests."""
+    """Takes signals as requests to stop; see StopRequests."""
     stop = StopRequests(doing, at_once)
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # only the main thread may set handlers
-        return
-    previous = {number: signal.signal(number, stop.receive) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    # A launcher's signal, when another rank has failed or a repeat, is not to cut short what is left to do.
+    with handling(stop.receive, then_ignored=at_once):
         yield stop
-    finally:
-        for number, handler in previous.items():
-            # A launcher's signal, when another rank has failed or a repeat, is not to cut short what is left to do.
-            signal.signal(number, signal.SIG_IGN if at_once else handler)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from loop_rl.errors import UserError
-from loop_rl.rollout import reaper
+from loop_rl.rollout import instance, reaper
 from loop_rl.rollout.instance import check_workers
 from loop_rl.rollout.placement import Placement, learner_ids
 
@@ -108,6 +108,31 @@ def test_what_a_killed_owner_leaves_is_ended_and_nothing_else(tmp_path) -> None:
     assert other.poll() is None
     other.kill()
     other.wait()
+
+
+def test_an_instance_whose_owner_ended_while_it_started_is_adopted(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    mine, other, old = (tmp_path / "ray" / f"session_{name}" for name in ("b_123", "b_4123", "a_123"))
+    for folder in (mine, other, old):
+        folder.mkdir(parents=True)
+    os.utime(old, (1, 1))
+    reaper._adopt("123:45:pid:[6]", since=2.0)
+    assert reaper._folders() == {str(mine): "123:45:pid:[6]"}
+
+
+@pytest.mark.parametrize("raised", [SystemExit(15), KeyboardInterrupt()])  # Ray's handler of SIGTERM, and ours
+def test_a_signal_while_ray_starts_interrupts_and_ends_what_was_started(raised, monkeypatch) -> None:
+    def start(cpus: int) -> None:
+        raise raised
+
+    ended = []
+    monkeypatch.setattr(instance, "check_ray", lambda cluster: None)
+    monkeypatch.setattr(instance, "_start_here", start)
+    monkeypatch.setattr(instance, "stop_ray", lambda failed: ended.append(failed))
+    with pytest.raises(KeyboardInterrupt):
+        instance.start_ray(1)
+    assert ended == [True]
 
 
 def alive(process: psutil.Process) -> bool:

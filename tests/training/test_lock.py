@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from loop_rl.errors import UserError
+from loop_rl.interrupts import Interrupted
 from loop_rl.training.lock import LOCK, run_lock
 
 HOLD = """
@@ -31,6 +32,15 @@ def holder(tmp_path):
     process.kill()
     process.wait()
     process.stdout.close()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_interruption_says_whether_there_is_a_run_to_go_on_with(begun, tmp_path):
+    with pytest.raises(Interrupted, match="why") as raised, run_lock(tmp_path / "run"):
+        if begun:
+            (tmp_path / "run" / "recipe.yaml").touch()
+        raise KeyboardInterrupt("why")
+    assert raised.value.resumable == begun
 
 
 def test_a_second_process_is_told_of_the_first(holder, tmp_path):

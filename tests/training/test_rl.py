@@ -28,6 +28,7 @@ from loop_rl.evaluation import Scores
 from loop_rl.learner.batch import samples_of
 from loop_rl.learner.update import trained_weights
 from loop_rl.recipe import Recipe, load_recipe
+from loop_rl.rollout.instance import ServerDied
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.training.load import EMBEDDED, load_model
 from loop_rl.training.rl import Trainer, train
@@ -161,8 +162,8 @@ def test_a_run_killed_at_a_random_moment_ends_with_the_same_weights(
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
 
 
-def interrupted(monkeypatch, file: Path, call: int, signals: int, message: str, resume: bool = False) -> Path:
-    """Run the recipe here, Ctrl-C coming `signals` times in a call of the reward; returns the run's folder.
+def interrupted(monkeypatch, file: Path, call: int, signals: int, message: str, then: Exception | None = None) -> Path:
+    """Run the recipe here, Ctrl-C coming `signals` times in a call of the reward, which then may raise; its folder.
 
     A call scores a group: three questions before the first step, three prompts in each step, three questions at last.
     """
@@ -170,24 +171,33 @@ def interrupted(monkeypatch, file: Path, call: int, signals: int, message: str, 
     def ctrl_c() -> None:
         for _ in range(signals):
             os.kill(os.getpid(), signal.SIGINT)
+        if then is not None:
+            raise then
 
     monkeypatch.setattr(sys.modules[__name__], "_CALLS", itertools.count(1))
     monkeypatch.setitem(AT_CALLS, call, ctrl_c)
     recipe = local(file)
     with pytest.raises(KeyboardInterrupt, match=message):
-        train(recipe, resume=resume, progress=False)
+        train(recipe, progress=False)
     monkeypatch.delitem(AT_CALLS, call)
     return Path(recipe.run.folder) / recipe.run.name
 
 
 @pytest.mark.parametrize(
-    ("signals", "step", "answer"), [(1, 2, "stopping after the step under way"), (2, 1, "Ctrl-C again ends at once")]
+    ("signals", "then", "step", "answer"),
+    [
+        (1, None, 2, "stopping after the step under way"),
+        (2, None, 1, "Ctrl-C again ends at once"),
+        (1, ServerDied("as when a whole job is asked to end"), 1, "stopping after the step under way"),
+    ],
 )
 def test_ctrl_c_ends_the_step_and_a_second_one_gives_it_up(
-    signals: int, step: int, answer: str, finished: Path, tmp_path: Path, model_folder: Path, monkeypatch, capfd
+    signals: int, then, step: int, answer: str, finished: Path, tmp_path: Path, model_folder: Path, monkeypatch, capfd
 ) -> None:
     file = recipe_file(tmp_path, model_folder)
-    run = interrupted(monkeypatch, file, 3 + 3 + 2, signals, f"stopped after step {step}; .*step_{step} is complete")
+    run = interrupted(
+        monkeypatch, file, 3 + 3 + 2, signals, f"stopped after step {step}; .*step_{step} is complete", then
+    )
     said = [line for line in capfd.readouterr().err.splitlines() if "Ctrl-C" in line]
     assert len(said) == 1 and answer in said[0]
     assert len((run / "metrics.jsonl").read_text().splitlines()) == step
