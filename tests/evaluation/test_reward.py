@@ -53,6 +53,23 @@ def test_a_failing_reward_function_is_named(error):
         score(broken, EXAMPLES[:1], ["a"], [[1]])
 
 
+def test_a_function_that_ends_its_process_fails_with_its_row_and_its_forks_may_end(tmp_path):
+    def leaving(completions, **columns):
+        child = os.fork()
+        if child == 0:
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        if "b" in completions:
+            os._exit(0)
+        return [1.0] * len(completions)
+
+    before = os._exit
+    with pytest.raises(RewardError, match=r"leaving failed at .*it called os._exit\(0\)\); no reward") as raised:
+        score(leaving, EXAMPLES, ["a", "b"], [[1], [2]])
+    assert "the row: " in raised.value.details and "completion 'b'" in raised.value.details
+    assert os._exit is before
+
+
 class Unspeakable(Exception):
     def __str__(self):
         raise ValueError("no text")
