@@ -45,13 +45,18 @@ class Target:
 def find_target(name: str) -> Target:
     """A run folder (see loop_rl.training.load.run_weights), a recipe, or whatever names a model."""
     folder = Path(name)
-    if not (folder / "recipe.yaml").is_file():
+    recipe_file: Path | None = folder / "recipe.yaml"
+    lost = not recipe_file.is_file()
+    if lost and ((folder / "config.json").is_file() or not (folder / "checkpoints").is_dir()):
         recipe = _recipe_file(name)
         return Target(name if recipe is None else load_recipe(recipe).model.path, None, 0, recipe)
     from loop_rl.training.load import resolve_model, run_weights
     from loop_rl.training.run_folder import saved_recipe
 
-    recipe_file = folder / "recipe.yaml" if "learner" in saved_recipe(folder) else None
+    if lost:
+        print(f"loop-rl: {folder} has no recipe.yaml; what it would set takes its default", file=sys.stderr)
+    if lost or "learner" not in saved_recipe(folder):
+        recipe_file = None
     weights = run_weights(folder)
     if weights is None:
         return Target(resolve_model(folder), folder, 0, recipe_file)  # says what is missing

@@ -19,6 +19,7 @@ from loop_rl.errors import UserError
 from loop_rl.models.generation import end_tokens
 from loop_rl.recipe import Recipe
 from loop_rl.rollout import sampler
+from loop_rl.training.checkpoints import save_checkpoint
 
 SMALL = ["--samples", "2", "--set", "rollout.max_completion_length=4"]
 
@@ -106,6 +107,18 @@ def test_what_only_the_learner_can_not_have_is_evaluated(tmp_path, change) -> No
     (folder / "model/config.json").write_text("{}")
     section, key = change.split("=")[0].split(".")
     assert resolve(find_target(str(folder)), None, [change]).model_dump()[section][key] in (1, "terminal", 0.1)
+
+
+def test_a_run_without_its_recipe_is_a_run_still(tmp_path, capsys) -> None:
+    def save(folder: Path) -> None:
+        (folder / "model").mkdir()
+        (folder / "model/config.json").write_text("{}")
+
+    save_checkpoint(tmp_path / "checkpoints", 7, save, keep=1)
+    target = find_target(str(tmp_path))
+    assert (target.run, target.step, target.recipe) == (tmp_path, 7, None)
+    assert target.model == str(tmp_path / "checkpoints/step_7/model")
+    assert "has no recipe.yaml" in capsys.readouterr().err
 
 
 def test_a_recipe_names_its_model_and_its_data(capsys, tmp_path, model) -> None:
