@@ -102,6 +102,11 @@ class _Ticket:
         self.scores: Scores | None = None
 
 
+def _names(ticket: _Ticket) -> str:
+    """The reward functions that score it."""
+    return ", ".join(name for name, _ in ticket.work[0].functions)
+
+
 class RewardPool:
     """`workers` reward actors on the Ray instance that is running, or else on one of this machine.
 
@@ -173,8 +178,7 @@ class RewardPool:
         busy = []
         for worker, queue in enumerate(self._queues):
             if queue:
-                spec = next(iter(queue.values())).work[0]
-                names = ", ".join(name for name, _ in spec.functions)
+                names = _names(next(iter(queue.values())))
                 busy.append(f"{names} in reward worker {worker} (pid {state(self.workers[worker])['Pid']})")
         return f"scores of {'; '.join(busy)}"
 
@@ -185,11 +189,17 @@ class RewardPool:
         ticket.deaths += 1
         lost = [ticket, *self._queues[worker].values()]
         self._queues[worker].clear()
-        log.warning("reward worker %d died (%s); scoring its %d groups again", worker, first_line(error), len(lost))
+        log.warning(
+            "reward worker %d died in %s (%s); scoring its %d groups again",
+            worker,
+            _names(ticket),
+            first_line(error),
+            len(lost),
+        )
         if ticket.deaths > MAX_RETRIES:
             raise UserError(
-                f"reward worker {worker} died {ticket.deaths} times on the same completions ({first_line(error)}); "
-                f"its log is in {logs()}; no reward was made up for them"
+                f"{_names(ticket)}: reward worker {worker} died {ticket.deaths} times on the same completions, the first "
+                f"{ticket.work[2][0][:80]!r} ({first_line(error)}); its log is in {logs()}; no reward was made up for them"
             ) from error
         self._start(worker)
         for one in lost:

@@ -99,6 +99,8 @@ def _train(recipe: Recipe, resume: bool, progress: bool, ranks: Ranks) -> Path:
         start_run(run, recipe, trainer.accelerator.device, None if checkpoint is None else trainer.step)
         rewards = [task.reward for task in trainer.held_out]
         with mirrored(recipe, run) as mirror:  # first: what wandb lacks is said before a worker starts
+            if progress and (recipe.rollout.workers or recipe.reward.workers):
+                print(f"run folder: {run}; starting Ray's workers", flush=True)
             with _engine(trainer) as pool, make_scorer(rewards, recipe.reward.workers) as scorer:
                 _lead(trainer, pool, scorer, run, progress, mirror)
         trainer.dismiss()

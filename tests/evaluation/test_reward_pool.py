@@ -22,8 +22,8 @@ def spec(*names: str) -> RewardSpec:
     return RewardSpec(tuple((f"{TOYS}:{name}", 1.0) for name in names))
 
 
-SPECS = [spec(name) for name in ("digits", "length", "marks", "once_deadly", "deadly", "failing")]
-DIGITS, LENGTH, MARKS, ONCE_DEADLY, DEADLY, FAILING = SPECS
+SPECS = [spec(name) for name in ("digits", "length", "marks", "meeting", "once_deadly", "deadly", "failing")]
+DIGITS, LENGTH, MARKS, MEETING, ONCE_DEADLY, DEADLY, FAILING = SPECS
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_a_group_is_scored_before_the_last_one_is_sampled(pool, tmp_path) -> Non
 
 def test_work_is_shared_out(pool, tmp_path) -> None:
     some = examples(1, folder=str(tmp_path))
-    pool.gather([pool.submit(MARKS, some, [str(number)], [[1]]) for number in range(6)])
+    pool.gather([pool.submit(MEETING, some, [str(number)], [[1]]) for number in range(6)])
     assert len({path.read_text() for path in tmp_path.iterdir()}) == 2
 
 
@@ -96,7 +96,7 @@ def test_a_killed_worker_is_replaced_and_its_groups_are_scored_again(pool, tmp_p
 
 def test_completions_that_kill_every_worker_end_in_one_line(pool) -> None:
     ticket = pool.submit(DEADLY, examples(1), ["x"], [[1]])
-    with pytest.raises(UserError, match="died 4 times on the same completions") as caught:
+    with pytest.raises(UserError, match="^tests.evaluation.toy_rewards:deadly: .* died 4 times") as caught:
         pool.gather([ticket])
     assert "no reward was made up" in str(caught.value) and "\n" not in str(caught.value)
 

@@ -1,6 +1,7 @@
 """Reward functions that tests name as tests.evaluation.toy_rewards:FUNCTION, so that another process finds them."""
 
 import os
+import time
 from pathlib import Path
 
 STARTED: list[str] = []
@@ -35,6 +36,15 @@ def marks(prompts, completions, completion_ids, answer, folder):
     """Leaves a file named after each completion in its example's folder."""
     for text, place in zip(completions, folder, strict=True):
         (Path(place) / text).write_text(str(os.getpid()))
+    return [1.0] * len(completions)
+
+
+def meeting(completions, folder, **columns):
+    """As `marks`, but stays until another process has left a file too."""
+    place = Path(folder[0])
+    (place / completions[0]).write_text(str(os.getpid()))
+    while len({path.read_text() for path in place.iterdir()} - {""}) < 2:
+        time.sleep(0.01)
     return [1.0] * len(completions)
 
 
