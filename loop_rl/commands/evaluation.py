@@ -269,10 +269,10 @@ class _Evaluation:
         from loop_rl.runs.rows import read_rows
 
         file = f"evals/{self.name}.parquet"
-        rows = self.folder / "evals.jsonl"
-        if not rows.is_file() or not (self.folder / file).is_file() or self._parts().is_dir():
+        rows = read_rows(self.folder / "evals.jsonl")[0]  # first: a file that can't be read takes no new row either
+        if not (self.folder / file).is_file() or self._parts().is_dir():
             return None
-        found = next((row for row in reversed(read_rows(rows)[0]) if row.get("file") == file), None)
+        found = next((row for row in reversed(rows) if row.get("file") == file), None)
         if found is not None and self.bar:
             print(
                 f"loop-rl: {self.task.data}: read from {self.folder / file}; remove it to sample again", file=sys.stderr

@@ -198,8 +198,9 @@ class RewardPool:
         )
         if ticket.deaths > MAX_RETRIES:
             raise UserError(
-                f"{_names(ticket)}: reward worker {worker} died {ticket.deaths} times on the same completions, the first "
-                f"{ticket.work[2][0][:80]!r} ({first_line(error)}); its log is in {logs()}; no reward was made up for them"
+                f"{_names(ticket)}: reward worker {worker} died {ticket.deaths} times on the same completions, "
+                f"{ticket.work[2][0][:80]!r} the first ({first_line(error)}); its log is in {logs()}; no reward was "
+                "made up for them"
             ) from error
         self._start(worker)
         for one in lost:

@@ -12,7 +12,8 @@ import numpy as np
 
 from loop_rl.evaluation.pass_at_k import pass_at_k
 from loop_rl.evaluation.standard_error import Estimate, difference, estimate, from_stored
-from loop_rl.report.runs import Run, value_of
+from loop_rl.report.runs import Run
+from loop_rl.runs.rows import value_of
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Any
 
 from loop_rl.errors import UserError
 from loop_rl.report.cells import as_csv, as_json, check_format, markdown, number, rich_table, with_error
-from loop_rl.report.runs import is_number, readable_rows
+from loop_rl.report.runs import readable_rows
+from loop_rl.runs.rows import is_number
 
 # What makes two rows the same evaluation; made again, the later one counts.
 _IDENTITY = ("name", "step", "data", "questions", "samples", "temperature", "depth", "cache", "depth_tolerance")

@@ -5,7 +5,6 @@ What can't be read is named, as a note of its run or as a folder that is left ou
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import yaml
 
 from loop_rl.errors import UserError
-from loop_rl.runs.rows import read_rows
+from loop_rl.runs.rows import is_number, read_rows
 
 TEXT_KINDS = ("pretrain", "sft", "distill")
 
@@ -58,21 +57,6 @@ class Run:
     def series(self, key: str) -> dict[int, float]:
         """A metric by step, where it was written and is finite."""
         return {step: float(row[key]) for step, row in self.metrics.items() if is_number(row.get(key))}
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a finite number that a float can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(float(value))
-    except OverflowError:
-        return False
-
-
-def value_of(row: dict[str, Any] | None, key: str) -> float | None:
-    """A row's number; None where it has none."""
-    return float(row[key]) if row is not None and is_number(row.get(key)) else None
 
 
 def read_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[str]]:

@@ -10,8 +10,9 @@ from loop_rl.evaluation.standard_error import Estimate
 from loop_rl.report.answers import Measured, measure, paired
 from loop_rl.report.cells import as_csv, as_json, check_format, markdown, number, rich_table, with_error
 from loop_rl.report.groups import Group, differences, group_runs, starts
-from loop_rl.report.runs import Run, is_number
+from loop_rl.report.runs import Run
 from loop_rl.report.updates import COUNTED, Updates, median_step, recomputed, speed_up, updates
+from loop_rl.runs.rows import is_number
 
 BEFORE = "before RL"
 DEFAULT_BASELINE = "full_bptt"

@@ -15,7 +15,8 @@ from typing import Any
 
 from loop_rl.report.answers import measure
 from loop_rl.report.cells import as_csv, as_json, check_format, markdown, number, rich_table, with_error
-from loop_rl.report.runs import Run, is_number, value_of
+from loop_rl.report.runs import Run
+from loop_rl.runs.rows import is_number, value_of
 
 _SEED = re.compile(r"_seed\d+$")
 _OF_THE_SAMPLE = {"run.name", "run.folder", "train.seed", "data.seed", "train.save_steps", "train.keep_checkpoints"}

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loop_rl.report.runs import Run, is_number, value_of
+from loop_rl.report.runs import Run
+from loop_rl.runs.rows import is_number, value_of
 
 COUNTED = "counted"
 

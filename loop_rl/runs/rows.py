@@ -16,9 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 def read_rows(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows, objects with the number of a step as `step`, and a note (line and fault) on each line that is none.
+    """The rows, and a note (line and fault) on each line that is none.
 
-    A file that is not there has no rows. Raises UserError for one that can't be read, such as a folder.
+    A row is an object with the number of a step as `step`; what it has as `data` is a name. A file that is not there
+    has no rows. Raises UserError for one that can't be read, such as a folder.
     """
     rows, notes = [], []
     for number, line in enumerate(_lines(file), 1):
@@ -30,6 +31,21 @@ def read_rows(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
         else:
             notes.append(f"line {number}: {fault}")
     return rows, notes
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def value_of(row: dict[str, Any] | None, key: str) -> float | None:
+    """A row's number; None where it has none."""
+    return float(row[key]) if row is not None and is_number(row.get(key)) else None
 
 
 def append_row(file: Path, row: dict[str, Any]) -> dict[str, Any]:
@@ -98,6 +114,8 @@ def _row(line: bytes) -> tuple[dict[str, Any], str | None]:
         row["step"] = step = int(step)
     if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**63:
         return {}, "step is no number of a step" if "step" in row else "no step"
+    if not isinstance(row.get("data", ""), str):
+        return {}, "data is no name of a data set"
     return row, None
 
 

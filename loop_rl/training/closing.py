@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from loop_rl.runs.rows import read_rows
+from loop_rl.runs.rows import read_rows, value_of
 from loop_rl.training.checkpoints import latest_checkpoint
 from loop_rl.training.progress import duration
 
@@ -24,14 +24,15 @@ def closing_lines(run: Path) -> list[str]:
     steps, evals = read_rows(run / "metrics.jsonl")[0], read_rows(run / "evals.jsonl")[0]
     lines = []
     for data in dict.fromkeys(row.get("data") for row in evals):
-        rows = [row for row in evals if row.get("data") == data and row.get("pass@1") is not None]
+        rows = [row for row in evals if row.get("data") == data]
+        rows = [row for row in rows if None not in (value_of(row, "pass@1"), value_of(row, "questions"))]
         if rows:
             first, last = rows[0], rows[-1]
             lines.append(
                 f"held-out pass@1 on {data}: {first['pass@1']:.3f} (step {first['step']}) -> {last['pass@1']:.3f} "
                 f"(step {last['step']}), {last['questions']} questions"
             )
-    rewards = [row["reward"] for row in steps if row.get("reward") is not None]
+    rewards = [reward for row in steps if (reward := value_of(row, "reward")) is not None]
     if rewards:
         part = -(-len(rewards) // 10)
         first, last = statistics.fmean(rewards[:part]), statistics.fmean(rewards[-part:])
@@ -48,4 +49,4 @@ def closing_lines(run: Path) -> list[str]:
 
 
 def _seconds(rows: list[dict[str, Any]], phase: str) -> float:
-    return sum(row.get(f"time/{phase}") or 0.0 for row in rows)
+    return sum(value_of(row, f"time/{phase}") or 0.0 for row in rows)

@@ -14,6 +14,7 @@ from loop_rl.evaluation.sample import Sampled
 from loop_rl.learner.objective import group_advantages
 from loop_rl.rollout.record import Rollout
 from loop_rl.runs.disk import replacing, writing
+from loop_rl.runs.rows import value_of
 
 _LOGGED_COMPLETIONS = 64
 
@@ -21,8 +22,8 @@ _LOGGED_COMPLETIONS = 64
 def step_text(row: dict[str, Any], evaluation: dict[str, Any] | None) -> str:
     """How a step went, for the bar."""
     text = f"reward {row['reward']:.3f}" if row["reward"] is not None else "nothing scored"
-    if evaluation and evaluation["pass@1"] is not None:
-        text += f"  held-out pass@1 {evaluation['pass@1']:.3f} (step {evaluation['step']})"
+    if evaluation and (solved := value_of(evaluation, "pass@1")) is not None:
+        text += f"  held-out pass@1 {solved:.3f} (step {evaluation['step']})"
     return text
 
 

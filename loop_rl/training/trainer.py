@@ -207,9 +207,12 @@ class Trainer:
 
     def load(self, folder: Path) -> None:
         """Restore a checkpoint of `save`. Raises UserError where the model that the run started from is needed and is
-        another one by now."""
+        another one by now; other exceptions for a checkpoint that is damaged."""
         if self.recipe.lora is None:
-            model, _ = load_model(str(folder / "model"), self.recipe.model.dtype)
+            try:
+                model, _ = load_model(str(folder / "model"), self.recipe.model.dtype)
+            except UserError as error:  # of the checkpoint, not of the recipe's model.path
+                raise ValueError(str(error).removeprefix("model.path: ")) from error
             self.looped.load_state_dict(model.state_dict())
         else:
             load_adapters(self.model, folder)

@@ -109,6 +109,13 @@ def test_what_only_the_learner_can_not_have_is_evaluated(tmp_path, change) -> No
     assert resolve(find_target(str(folder)), None, [change]).model_dump()[section][key] in (1, "terminal", 0.1)
 
 
+def test_a_folder_in_the_place_of_its_rows_is_refused_before_it_samples(tmp_path, capsys, model, monkeypatch) -> None:
+    (tmp_path / "out" / "evals.jsonl").mkdir(parents=True)
+    monkeypatch.setattr("loop_rl.rollout.sampler.sample_groups", pytest.fail)
+    said = refused(capsys, str(model), "--size", "1", "--out", str(tmp_path / "out"))
+    assert "evals.jsonl: Is a directory; move it away" in said
+
+
 def test_a_run_without_its_recipe_is_a_run_still(tmp_path, capsys) -> None:
     def save(folder: Path) -> None:
         (folder / "model").mkdir()

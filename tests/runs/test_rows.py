@@ -22,6 +22,7 @@ DAMAGED = [
     b'{"step": 1.5}',
     b'{"step": NaN}',
     b'{"step": -1}',
+    b'{"step": 3, "data": ["x"]}',
     b'{"step": 1' + b"0" * 400 + b"}",
     b'{"step": 3, "question": "caf\xc3',
     b"[" * 100_000,

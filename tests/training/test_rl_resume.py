@@ -12,7 +12,9 @@ from transformers import AutoTokenizer
 
 from loop_rl.errors import UserError
 from loop_rl.recipe import load_recipe
+from loop_rl.runs.rows import append_row
 from loop_rl.training import rl
+from loop_rl.training.closing import closing_lines
 from loop_rl.training.load import EMBEDDED
 from loop_rl.training.lock import run_lock
 from loop_rl.training.rl import Trainer, train
@@ -131,6 +133,26 @@ def test_a_training_state_that_is_cut_though_its_manifest_fits_is_one_line(run, 
     with pytest.raises(UserError, match="training_state.pt.*the checkpoint before it") as error:
         train(recipe_for("run.max_steps=4"), resume=True, progress=False)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_model_that_is_cut_though_its_manifest_fits_is_one_line(run, recipe_for, name):
+    checkpoint = run / "checkpoints" / "step_3"
+    file = checkpoint / "model" / name
+    file.write_bytes(file.read_bytes()[:-100])
+    seal_again(checkpoint)
+    with pytest.raises(UserError, match=f"cannot resume .*{name}.*the checkpoint before it") as error:
+        train(recipe_for("run.max_steps=4"), resume=True, progress=False)
+    assert "\n" not in str(error.value)
+
+
+def test_what_a_run_says_at_its_end_leaves_out_what_is_no_number(run):
+    for name in ("metrics.jsonl", "evals.jsonl"):
+        append_row(run / name, {"step": 3, "data": "arithmetic", "pass@1": "high", "reward": [1], "time/step": "long"})
+    before = closing_lines(run)
+    append_row(run / "evals.jsonl", {"step": 3, "data": "other", "pass@1": 0.25, "questions": 4})
+    assert closing_lines(run)[1] == "held-out pass@1 on other: 0.250 (step 3) -> 0.250 (step 3), 4 questions"
+    assert before[0].startswith("held-out pass@1 on arithmetic") and "nan" not in " ".join(before)
 
 
 def test_adapters_that_are_cut_though_their_manifest_fits_are_one_line(recipe_for):
