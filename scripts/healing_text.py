@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from loop_rl.data import load_dataset
-from loop_rl.recipe import DataSection
+from loop_rl.recipe.rl import DataSection
 
 QUESTIONS = 2000
 

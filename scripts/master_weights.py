@@ -24,7 +24,7 @@ from loop_rl.learner.optimizer import make_optimizer, trainable
 from loop_rl.learner.scoring import score
 from loop_rl.learner.update import Learner, Objective, rollout_weights, trained_weights
 from loop_rl.models.adapters import adapted, adapted_layers, merged_weights
-from loop_rl.recipe import DataSection, LoraSection
+from loop_rl.recipe.rl import DataSection, LoraSection
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.training.load import load_model

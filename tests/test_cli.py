@@ -21,9 +21,9 @@ from loop_rl import cli, hub
 from loop_rl.cli import build_parser, main
 from loop_rl.commands import job
 from loop_rl.commands import submit as submitting
-from loop_rl.commands.recipes import shipped
 from loop_rl.interrupts import SIGNALS, Interrupted
-from loop_rl.recipe import load_recipe
+from loop_rl.recipe.kinds import shipped
+from loop_rl.recipe.rl import load_recipe
 from loop_rl.verbs import training
 from tests.damage import full_disk, write_parquet, write_safetensors, write_text, write_torch
 
@@ -283,7 +283,7 @@ def test_a_full_disk_is_a_message_whichever_library_wrote(write, capsys, monkeyp
     ],
 )
 def test_memory_that_is_refused_is_a_message(error, capsys, monkeypatch):
-    monkeypatch.setattr("loop_rl.commands.recipes.load_for", mock.Mock(side_effect=error))
+    monkeypatch.setattr("loop_rl.recipe.kinds.load_for", mock.Mock(side_effect=error))
     assert "out of memory" in refused(capsys, "pretrain", "pretrain_embedded")
 
 

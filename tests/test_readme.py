@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from loop_rl.cli import _repeat_set, build_parser
-from loop_rl.commands.recipes import load_any, shipped
 from loop_rl.evaluation import load_reward
 from loop_rl.fixed_point import parse_estimator
-from loop_rl.recipe import Recipe, load_recipe
+from loop_rl.recipe.kinds import load_any, shipped
+from loop_rl.recipe.rl import Recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -18,7 +18,7 @@ from loop_rl.data.named import SETS, NamedSet
 from loop_rl.data.names import GYM, default_reward, is_known, unknown_name
 from loop_rl.data.sources import OVERRIDE, VARIABLE, local_files
 from loop_rl.errors import UserError
-from loop_rl.recipe import DataSection, Recipe, load_recipe
+from loop_rl.recipe.rl import DataSection, Recipe, load_recipe
 
 LONGEST_VALUE = 100  # characters of a column that are shown
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loop_rl.errors import UserError
-from loop_rl.recipe import DataSection
+from loop_rl.recipe.rl import DataSection
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from loop_rl.errors import UserError, type_and_message
-from loop_rl.recipe import Recipe, load_recipe
+from loop_rl.recipe.rl import Recipe, load_recipe
 
 if TYPE_CHECKING:
     from loop_rl.evaluation.reward import RewardSpec
     from loop_rl.evaluation.sample import Generate
     from loop_rl.evaluation.scorer import Scorer
     from loop_rl.evaluation.task import Task
-    from loop_rl.recipe import LoraSection
+    from loop_rl.recipe.rl import LoraSection
 
 # Sections that decide nothing of an evaluation, and so must not refuse one, such as a truncated window a lower depth.
 _OF_TRAINING = ("learner", "health", "optim")
@@ -64,7 +64,7 @@ def find_target(name: str) -> Target:
 
 
 def _recipe_file(name: str) -> Path | None:
-    from loop_rl.commands.recipes import find, load_any, shipped
+    from loop_rl.recipe.kinds import find, load_any, shipped
 
     if Path(name).is_dir() or not (name.endswith((".yaml", ".yml")) or name in {file.stem for file in shipped()}):
         return None

@@ -18,7 +18,7 @@ from loop_rl.models.checkpoints.layout import HEAD
 from loop_rl.models.checkpoints.load import check_fit
 from loop_rl.models.generation import end_tokens, read_generation_config
 from loop_rl.models.terminal import cache_floats
-from loop_rl.recipe import RolloutSection
+from loop_rl.recipe.rl import RolloutSection
 from loop_rl.training.load import config_folder, load_tokenizer
 from loop_rl.training.memory import activations, readable
 

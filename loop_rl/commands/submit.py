@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from loop_rl.commands.job import VARIABLE
-from loop_rl.commands.recipes import load_for
 from loop_rl.data.names import is_own_file
 from loop_rl.errors import UserError
-from loop_rl.recipe import Recipe
+from loop_rl.recipe.kinds import load_for
+from loop_rl.recipe.rl import Recipe
 
 FORWARDED = ("LOOP_RL_", "HF_", "NCCL_")
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"

@@ -10,7 +10,7 @@ from loop_rl.data import Example
 from loop_rl.data.prompts import all_prompt_ids
 from loop_rl.errors import UserError
 from loop_rl.evaluation.task import Task, check_enough, short_enough
-from loop_rl.recipe import Recipe
+from loop_rl.recipe.rl import Recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,7 +12,7 @@ from loop_rl.data import Example, Splits, default_stop, load_dataset
 from loop_rl.data.prompts import all_prompt_ids
 from loop_rl.errors import UserError
 from loop_rl.evaluation.reward import Reward, RewardSpec, reward_spec
-from loop_rl.recipe import DataSection, Recipe, RewardSection
+from loop_rl.recipe.rl import DataSection, Recipe, RewardSection
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

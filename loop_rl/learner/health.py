@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from loop_rl.fixed_point import Estimator, parse_estimator
 
 if TYPE_CHECKING:
-    from loop_rl.recipe import HealthSection
+    from loop_rl.recipe.rl import HealthSection
 
 
 def breach(metrics: Mapping[str, float | None], limits: HealthSection) -> str | None:

@@ -15,7 +15,7 @@ from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.injections.huginn_linear import HuginnLinear
 
 if TYPE_CHECKING:
-    from loop_rl.recipe import LoraSection
+    from loop_rl.recipe.rl import LoraSection
 
 #: of a checkpoint: the adapters alone, beside the merged model, under PEFT's names
 ADAPTER_FILE = "adapter.safetensors"

@@ -18,7 +18,7 @@ from loop_rl.rollout.sampler import sample_groups, stream_groups
 from loop_rl.rollout.sampling import Sampling
 
 if TYPE_CHECKING:
-    from loop_rl.recipe import LoraSection
+    from loop_rl.recipe.rl import LoraSection
 
 
 class LocalEngine:

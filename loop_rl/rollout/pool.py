@@ -23,7 +23,7 @@ from loop_rl.rollout.sampler import to_numpy, to_torch
 from loop_rl.rollout.sampling import Sampling
 
 if TYPE_CHECKING:
-    from loop_rl.recipe import LoraSection
+    from loop_rl.recipe.rl import LoraSection
 
 log = logging.getLogger(__name__)
 

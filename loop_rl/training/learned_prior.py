@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from loop_rl.errors import UserError
+from loop_rl.recipe.pretrain import PriorSection, RewardForm
 from loop_rl.training.depth_prior import DepthPrior, FrozenPrior, draw_depth, fixed, poisson_lognormal, saved, uniform
-from loop_rl.training.pretrain_recipe import PriorSection, RewardForm
 
 WARMUP_UPDATES = 32
 FLOOR = 1e-12

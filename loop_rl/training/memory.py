@@ -20,7 +20,7 @@ from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.adapters import adapted_layers, adapter_size
 from loop_rl.models.prefill import PrefillStudent
 from loop_rl.models.terminal import cache_floats
-from loop_rl.recipe import Recipe
+from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout.batches import token_budget
 from loop_rl.rollout.sampling import Sampling
 

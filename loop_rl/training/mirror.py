@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from loop_rl.errors import UserError, type_and_message
-from loop_rl.recipe import Recipe
+from loop_rl.recipe.rl import Recipe
 from loop_rl.runs.disk import write_whole, writing
 
 log = logging.getLogger(__name__)

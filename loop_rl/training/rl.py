@@ -19,7 +19,7 @@ from loop_rl.evaluation.scorer import Scorer
 from loop_rl.evaluation.task import Task, about_left_out
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.update import rollout_weights, trained_weights
-from loop_rl.recipe import Recipe
+from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout.engine import Engine
 from loop_rl.rollout.instance import ServerDied, check_workers
 from loop_rl.rollout.local import LocalEngine

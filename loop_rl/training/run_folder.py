@@ -15,7 +15,7 @@ import yaml
 
 import loop_rl
 from loop_rl.errors import UserError
-from loop_rl.recipe import load_recipe
+from loop_rl.recipe.rl import load_recipe
 from loop_rl.runs.disk import INCOMPLETE, sync_tree, write_whole, writing
 from loop_rl.runs.rows import drop_rows_after
 from loop_rl.training.checkpoints import checkpoint_step, digest_of, latest_checkpoint, sealed_files

@@ -12,6 +12,7 @@ from trl import SFTConfig, SFTTrainer
 from loop_rl.errors import UserError
 from loop_rl.learner.language import IGNORED
 from loop_rl.models import LoopedForCausalLM
+from loop_rl.recipe.sft import SftRecipe
 from loop_rl.runs.disk import INCOMPLETE, writing
 from loop_rl.training.checkpoints import checkpoint_step
 from loop_rl.training.depth_prior import DepthPrior, mean_depth
@@ -30,7 +31,6 @@ from loop_rl.training.run_folder import (
 )
 from loop_rl.training.schedule import wsd_factor
 from loop_rl.training.sft_data import sft_rows
-from loop_rl.training.sft_recipe import SftRecipe
 from loop_rl.training.sft_run import TRAINER_FILES, RunKeeper
 from loop_rl.training.stop import stop_requests
 from loop_rl.training.text_trainer import MAY_CHANGE, make_optimizer, stopped

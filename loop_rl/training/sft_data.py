@@ -13,8 +13,8 @@ from loop_rl.data.examples import Example
 from loop_rl.data.prompts import prompt_ids
 from loop_rl.errors import UserError
 from loop_rl.learner.language import IGNORED
+from loop_rl.recipe.sft import SftDataSection
 from loop_rl.training.corpus import load_corpus
-from loop_rl.training.sft_recipe import SftDataSection
 
 logger = logging.getLogger(__name__)
 

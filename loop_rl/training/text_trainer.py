@@ -15,6 +15,12 @@ import loop_rl
 from loop_rl.errors import UserError
 from loop_rl.learner import optimizer
 from loop_rl.learner.language import IGNORED
+from loop_rl.recipe.pretrain import (
+    PretrainDataSection,
+    PretrainOptimSection,
+    PretrainRunSection,
+    TrainSection,
+)
 from loop_rl.runs.disk import writing
 from loop_rl.runs.rows import append_row
 from loop_rl.training.checkpoints import (
@@ -25,12 +31,6 @@ from loop_rl.training.checkpoints import (
 )
 from loop_rl.training.corpus import load_corpus
 from loop_rl.training.lock import run_lock
-from loop_rl.training.pretrain_recipe import (
-    PretrainDataSection,
-    PretrainOptimSection,
-    PretrainRunSection,
-    TrainSection,
-)
 from loop_rl.training.progress import Progress, duration
 from loop_rl.training.run_folder import (
     is_finished,

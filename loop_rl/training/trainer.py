@@ -25,7 +25,7 @@ from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.adapters import adapted, load_adapters, merged_weights, save_adapters
 from loop_rl.models.generation import model_end_tokens
 from loop_rl.models.prefill import PrefillStudent
-from loop_rl.recipe import Recipe
+from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.training.checkpoints import check_finite, load_training_state, save_training_state

@@ -37,7 +37,7 @@ def register(verbs: Any) -> None:
 
 
 def run_recipes_list(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.recipes import description, shipped
+    from loop_rl.recipe.kinds import description, shipped
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for file in shipped():
@@ -46,19 +46,19 @@ def run_recipes_list(arguments: argparse.Namespace) -> None:
 
 
 def run_recipes_show(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.recipes import load_any
+    from loop_rl.recipe.kinds import load_any
 
     print(load_any(arguments.recipe, arguments.set).dump_yaml(), end="")
 
 
 def run_recipes_copy(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.recipes import copy
+    from loop_rl.recipe.kinds import copy
 
     print(copy(arguments.recipe, arguments.file))
 
 
 def run_recipes_validate(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.recipes import load_any
+    from loop_rl.recipe.kinds import load_any
 
     for recipe in arguments.recipes:
         load_any(recipe, arguments.set)

@@ -92,7 +92,7 @@ def run_retrofit(arguments: argparse.Namespace) -> None:
 
 
 def run_sft(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.recipes import load_for
+    from loop_rl.recipe.kinds import load_for
 
     recipe = load_for("sft", arguments.recipe, arguments.set)
     if find_spec("trl") is None:

@@ -43,7 +43,7 @@ def register(verbs: Any) -> None:
 
 
 def run_train(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.recipes import load_for
+    from loop_rl.recipe.kinds import load_for
     from loop_rl.training.ranks import joined
 
     with joined() as ranks:
@@ -70,7 +70,7 @@ def run_train(arguments: argparse.Namespace) -> None:
 
 
 def run_pretrain(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.recipes import load_for
+    from loop_rl.recipe.kinds import load_for
 
     recipe = load_for("pretrain", arguments.recipe, arguments.set)
     from loop_rl.training.pretrain import pretrain
@@ -83,7 +83,7 @@ def run_pretrain(arguments: argparse.Namespace) -> None:
 
 
 def run_distill(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.recipes import load_for
+    from loop_rl.recipe.kinds import load_for
 
     recipe = load_for("distill", arguments.recipe, arguments.set)
     from loop_rl.training.distill import distill

@@ -14,7 +14,7 @@ from unittest import mock
 
 from known_failures.seen import Given, Seen, command, covered, equal, listed, recipe, refused
 from loop_rl.data import default_stop
-from loop_rl.recipe import DataSection
+from loop_rl.recipe.rl import DataSection
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.rollout.text import CompletionText
 from loop_rl.training.load import load_config, load_tokenizer

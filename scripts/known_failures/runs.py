@@ -35,7 +35,7 @@ from known_failures.seen import (
     varied,
 )
 from loop_rl.data.prompts import all_prompt_ids
-from loop_rl.recipe import load_recipe
+from loop_rl.recipe.rl import load_recipe
 from loop_rl.training.load import EMBEDDED
 from loop_rl.training.trainer import Trainer
 

@@ -12,7 +12,7 @@ from loop_rl.data.examples import RESERVED
 from loop_rl.data.gym_process import SECONDS
 from loop_rl.data.named import SETS
 from loop_rl.data.reasoning_gym import SIZES
-from loop_rl.recipe import load_recipe
+from loop_rl.recipe.rl import load_recipe
 from tests.data.helpers import DATA, published, write
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "data.md"

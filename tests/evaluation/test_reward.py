@@ -14,7 +14,7 @@ from loop_rl.data import Example
 from loop_rl.errors import UserError
 from loop_rl.evaluation import LocalScorer, Reward, RewardSpec, load_reward, reward_spec
 from loop_rl.evaluation.reward_function import RewardError, check_columns, score
-from loop_rl.recipe import DataSection, RewardSection
+from loop_rl.recipe.rl import DataSection, RewardSection
 from rewards.gsm8k import gsm8k_reward, gsm8k_strict_reward
 from tests.evaluation import toy_rewards
 

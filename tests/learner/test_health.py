@@ -12,7 +12,7 @@ from loop_rl.learner.health import breach, recomputing
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.scoring import score
 from loop_rl.learner.update import Learner, Objective
-from loop_rl.recipe import HealthSection
+from loop_rl.recipe.rl import HealthSection
 from tests.learner.test_update import REWARDS, gradients
 from tests.tiny import tiny_model, tiny_rollouts
 

@@ -15,7 +15,7 @@ from loop_rl.learner.batch import samples_of
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.optimizer import MasterWeightAdamW, make_optimizer, trainable
 from loop_rl.learner.update import Learner, Objective, rollout_weights
-from loop_rl.recipe import Recipe
+from loop_rl.recipe.rl import Recipe
 from loop_rl.training.checkpoints import load_training_state, save_training_state
 from loop_rl.training.load import EMBEDDED
 from loop_rl.training.trainer import Trainer

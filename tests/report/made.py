@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from loop_rl.evaluation.record import write_rows
-from loop_rl.recipe import Recipe
+from loop_rl.recipe.rl import Recipe
 from loop_rl.report import Row, read_runs
 from loop_rl.report import comparison as compare_runs
 from loop_rl.report import plot as plot_runs

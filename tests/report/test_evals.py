@@ -9,7 +9,7 @@ import pytest
 
 from loop_rl.cli import main
 from loop_rl.errors import UserError
-from loop_rl.recipe import Recipe
+from loop_rl.recipe.rl import Recipe
 from loop_rl.report import evaluations, lines, render_evaluations
 
 ROW = {

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from loop_rl.cli import main
-from loop_rl.recipe import Recipe
+from loop_rl.recipe.distill import DistillRecipe
+from loop_rl.recipe.pretrain import PretrainRecipe
+from loop_rl.recipe.rl import Recipe
+from loop_rl.recipe.sft import SftRecipe
 from loop_rl.report import read_runs, render_text_runs, text_runs
-from loop_rl.training.distill_recipe import DistillRecipe
-from loop_rl.training.pretrain_recipe import PretrainRecipe
-from loop_rl.training.sft_recipe import SftRecipe
 
 
 def make(folder, name, loss, penalty=None, recipe=None, **row):

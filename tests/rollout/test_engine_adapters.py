@@ -14,7 +14,7 @@ from loop_rl.learner.scoring import score
 from loop_rl.learner.update import rollout_weights, trained_weights
 from loop_rl.models.adapters import adapted
 from loop_rl.models.prefill import PrefillStudent
-from loop_rl.recipe import LoraSection
+from loop_rl.recipe.rl import LoraSection
 from loop_rl.rollout.local import LocalEngine
 from loop_rl.rollout.pool import RolloutPool
 from loop_rl.rollout.sampling import Sampling

@@ -10,7 +10,7 @@ from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import collate, samples_of
 from loop_rl.learner.scoring import score
 from loop_rl.models.prefill import PrefillStudent
-from loop_rl.recipe import Recipe
+from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout.pool import RolloutPool
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from loop_rl.recipe import ModelSection, Recipe, load_recipe
+from loop_rl.recipe.rl import ModelSection, Recipe, load_recipe
 from loop_rl.training.rl import train
 
 

@@ -12,9 +12,9 @@ from loop_rl.learner import head
 from loop_rl.models.contexts import PaddedContext
 from loop_rl.models.prefill import STUDENT_FILE, PrefillStudent, prefill, student_endpoint, teacher_endpoint
 from loop_rl.models.terminal import TerminalPrefill
+from loop_rl.recipe.distill import DistillRecipe
 from loop_rl.training import distill as module
 from loop_rl.training.distill import Distiller, distill, distillation_loss
-from loop_rl.training.distill_recipe import DistillRecipe
 from loop_rl.training.load import EMBEDDED, load_config, load_model
 from loop_rl.training.memory import student_count
 from tests.tiny import tiny_model

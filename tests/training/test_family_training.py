@@ -12,7 +12,7 @@ from loop_rl.learner.batch import collate, samples_of
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.scoring import score
 from loop_rl.models.adapters import PARTS, adapted, adapted_layers, merged_weights
-from loop_rl.recipe import LoraSection, Recipe
+from loop_rl.recipe.rl import LoraSection, Recipe
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.training.load import load_model

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loop_rl.errors import UserError
+from loop_rl.recipe.pretrain import PriorSection
 from loop_rl.training.depth_prior import FrozenPrior, fixed, poisson_lognormal, saved, uniform
 from loop_rl.training.learned_prior import (
     WARMUP_UPDATES,
@@ -20,7 +21,6 @@ from loop_rl.training.learned_prior import (
     prior_gradient,
     prior_metrics,
 )
-from loop_rl.training.pretrain_recipe import PriorSection
 
 FORMS = ("ce", "log_ce", "exp_ce", "inverse_perplexity")
 

@@ -15,13 +15,13 @@ from loop_rl.commands.evaluation import find_target, run_eval
 from loop_rl.commands.inspect import inspect
 from loop_rl.errors import UserError
 from loop_rl.models.generation import model_end_tokens
-from loop_rl.recipe import Recipe
+from loop_rl.recipe.rl import Recipe
+from loop_rl.recipe.sft import SftRecipe
 from loop_rl.training import load
 from loop_rl.training.checkpoints import save_checkpoint
 from loop_rl.training.load import EMBEDDED, load_config, load_model, resolve_model
 from loop_rl.training.memory import estimate
 from loop_rl.training.sft import sft
-from loop_rl.training.sft_recipe import SftRecipe
 from loop_rl.training.trainer import Trainer
 from tests.families import tokenizer as characters
 from tests.models.checkpoints.synthetic import CHECKPOINTS, Checkpoint

@@ -14,7 +14,7 @@ from loop_rl.commands.convert import convert
 from loop_rl.commands.evaluation import run_eval
 from loop_rl.errors import UserError
 from loop_rl.models.adapters import ADAPTER_FILE, load_adapters, save_adapters
-from loop_rl.recipe import Recipe, load_recipe
+from loop_rl.recipe.rl import Recipe, load_recipe
 from loop_rl.runs.rows import read_rows
 from loop_rl.training.load import EMBEDDED, load_model
 from loop_rl.training.rl import train

@@ -27,7 +27,7 @@ from loop_rl.errors import UserError
 from loop_rl.evaluation import Scores
 from loop_rl.learner.batch import samples_of
 from loop_rl.learner.update import trained_weights
-from loop_rl.recipe import Recipe, load_recipe
+from loop_rl.recipe.rl import Recipe, load_recipe
 from loop_rl.rollout.instance import ServerDied
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.training.load import EMBEDDED, load_model
@@ -143,7 +143,7 @@ def test_a_run_killed_at_a_random_moment_ends_with_the_same_weights(
     """It had workers, as has the process that resumes it; the other run had none."""
     file = recipe_file(tmp_path, model_folder)
     code = (
-        "import sys; from loop_rl.recipe import load_recipe; from loop_rl.training.rl import train\n"
+        "import sys; from loop_rl.recipe.rl import load_recipe; from loop_rl.training.rl import train\n"
         "if __name__ == '__main__': train(load_recipe(sys.argv[1]), progress=False)"
     )
     script = tmp_path / "run.py"

@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from loop_rl.errors import UserError
-from loop_rl.recipe import load_recipe
+from loop_rl.recipe.rl import load_recipe
 from loop_rl.runs.rows import append_row
 from loop_rl.training import rl
 from loop_rl.training.closing import closing_lines

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from loop_rl.errors import UserError
-from loop_rl.recipe import Recipe
+from loop_rl.recipe.rl import Recipe
 from loop_rl.runs.disk import INCOMPLETE, write_whole, writing
 from loop_rl.training import run_folder
 from loop_rl.training.checkpoints import latest_checkpoint, save_checkpoint

@@ -11,7 +11,7 @@ from loop_rl.commands.evaluation import find_target, resolve
 from loop_rl.commands.retrofit import run_retrofit
 from loop_rl.models.generation import model_end_tokens
 from loop_rl.models.retrofit import Cut
-from loop_rl.recipe import Recipe
+from loop_rl.recipe.rl import Recipe
 from loop_rl.training.load import load_config, load_model
 from loop_rl.training.rl import train
 from loop_rl.training.trainer import Trainer

@@ -2,10 +2,10 @@
 
 import pytest
 
-from loop_rl.commands.recipes import SCHEMAS, verb_of
 from loop_rl.errors import UserError
-from loop_rl.recipe import load_recipe, recipes_folder
-from loop_rl.recipe_io import dotted_keys
+from loop_rl.recipe.kinds import SCHEMAS, verb_of
+from loop_rl.recipe.reading import dotted_keys
+from loop_rl.recipe.rl import load_recipe, recipes_folder
 
 
 @pytest.mark.parametrize(

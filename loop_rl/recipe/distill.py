@@ -3,13 +3,13 @@
 import yaml
 from pydantic import Field
 
-from loop_rl.recipe import MOST_DEPTH, MOST_WEIGHT, Section
-from loop_rl.training.pretrain_recipe import (
+from loop_rl.recipe.pretrain import (
     PretrainDataSection,
     PretrainOptimSection,
     PretrainRunSection,
     TrainSection,
 )
+from loop_rl.recipe.rl import MOST_DEPTH, MOST_WEIGHT, Section
 
 
 class TeacherSection(Section):

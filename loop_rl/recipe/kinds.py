@@ -10,11 +10,11 @@ from typing import Any
 import yaml
 
 from loop_rl.errors import UserError
-from loop_rl.recipe import Recipe, load_recipe, recipes_folder
-from loop_rl.recipe_io import parse_yaml
-from loop_rl.training.distill_recipe import DistillRecipe
-from loop_rl.training.pretrain_recipe import PretrainRecipe
-from loop_rl.training.sft_recipe import SftRecipe
+from loop_rl.recipe.distill import DistillRecipe
+from loop_rl.recipe.pretrain import PretrainRecipe
+from loop_rl.recipe.reading import parse_yaml
+from loop_rl.recipe.rl import Recipe, load_recipe, recipes_folder
+from loop_rl.recipe.sft import SftRecipe
 
 AnyRecipe = Recipe | PretrainRecipe | DistillRecipe | SftRecipe
 

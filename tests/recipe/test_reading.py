@@ -8,12 +8,12 @@ import pytest
 import yaml
 from pydantic import Field
 
-from loop_rl.commands.recipes import SCHEMAS, load_any, load_for, verb_of
 from loop_rl.errors import UserError
-from loop_rl.recipe import Recipe, Section, load_recipe, recipes_folder
-from loop_rl.recipe_io import SYNONYMS, dotted_keys
+from loop_rl.recipe.kinds import SCHEMAS, load_any, load_for, verb_of
+from loop_rl.recipe.reading import SYNONYMS, dotted_keys
+from loop_rl.recipe.rl import Recipe, Section, load_recipe, recipes_folder
 
-SHARED = Path(os.environ.get("LOOP_RL_CASES", Path(__file__).parents[1] / "../shared/cases"))
+SHARED = Path(os.environ.get("LOOP_RL_CASES", Path(__file__).parents[2] / "../shared/cases"))
 
 
 def write(folder: Path, text: str, name: str = "mine.yaml") -> Path:

@@ -4,13 +4,13 @@ import yaml
 from pydantic import Field, field_validator
 
 from loop_rl.data.names import is_known, unknown_name
-from loop_rl.recipe import Section
-from loop_rl.training.pretrain_recipe import (
+from loop_rl.recipe.pretrain import (
     PretrainOptimSection,
     PretrainRunSection,
     PretrainTrainSection,
     PriorSection,
 )
+from loop_rl.recipe.rl import Section
 
 
 class SftModelSection(Section):

@@ -5,8 +5,8 @@ from typing import Literal
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from loop_rl.recipe import MOST_DEPTH, MOST_WEIGHT, AdamWSection, Section
-from loop_rl.recipe_io import folder_name
+from loop_rl.recipe.reading import folder_name
+from loop_rl.recipe.rl import MOST_DEPTH, MOST_WEIGHT, AdamWSection, Section
 
 RewardForm = Literal["inverse_perplexity", "ce", "log_ce", "exp_ce"]
 

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from loop_rl.data.names import is_known, unknown_name
 from loop_rl.errors import UserError
-from loop_rl.recipe_io import Schema, Section, folder_name, read_recipe, recipes_folder
+from loop_rl.recipe.reading import Schema, Section, folder_name, read_recipe, recipes_folder
 
 __all__ = ["REWARDS", "Recipe", "Section", "load_recipe", "recipes_folder"]
 

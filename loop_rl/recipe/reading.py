@@ -118,8 +118,8 @@ Schema = TypeVar("Schema", bound=Section)
 
 def recipes_folder() -> Path:
     """The folder of shipped recipes: inside the installed package, or beside it in a checkout."""
-    inside = Path(__file__).parent / "recipes"
-    return inside if inside.is_dir() else Path(__file__).parents[1] / "recipes"
+    inside = Path(__file__).parents[1] / "recipes"
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "recipes"
 
 
 def read_recipe(path: str | Path, overrides: Sequence[str], schema: type[Schema]) -> Schema:
