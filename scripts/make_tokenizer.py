@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from loop_rl.arithmetic import problems
+from loop_rl.data.arithmetic import problems
 
 SPECIAL = ["<pad>", "<bos>", "<eos>"]
 # GPT-2's pieces, but a digit stands alone and without its leading space.

@@ -70,8 +70,8 @@ def text_rows(data: str, folder: str | None, tokenizer: PreTrainedTokenizerBase,
     Raises UserError when the data set has too little text.
     """
     from loop_rl.data import load_dataset
+    from loop_rl.data.corpus import Corpus
     from loop_rl.data.prompts import all_prompt_ids
-    from loop_rl.training.corpus import Corpus
 
     examples = load_dataset(DataSection(name=data, folder=folder)).test
     texts = [f"{example.prompt} {example.answer}" for example in examples]

@@ -4,7 +4,7 @@ A subset is seeded, and a smaller one is the beginning of a larger one; an examp
 whatever the subset.
 """
 
-from loop_rl import arithmetic
+from loop_rl.data import arithmetic
 from loop_rl.data.examples import (
     TEMPLATE,
     DataSettings,

@@ -9,12 +9,12 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from loop_rl.data import default_reward, load_dataset
+from loop_rl.data.corpus import load_corpus
 from loop_rl.data.examples import Example
 from loop_rl.data.prompts import prompt_ids
 from loop_rl.errors import UserError
 from loop_rl.learner.language import IGNORED
 from loop_rl.recipe.sft import SftDataSection
-from loop_rl.training.corpus import load_corpus
 
 logger = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import loop_rl
+from loop_rl.data.corpus import load_corpus
 from loop_rl.errors import UserError
 from loop_rl.learner import optimizer
 from loop_rl.learner.language import IGNORED
@@ -29,7 +30,6 @@ from loop_rl.training.checkpoints import (
     save_checkpoint,
     save_training_state,
 )
-from loop_rl.training.corpus import load_corpus
 from loop_rl.training.lock import run_lock
 from loop_rl.training.progress import Progress, duration
 from loop_rl.training.run_folder import (

@@ -37,19 +37,19 @@ def run_data_list(arguments: argparse.Namespace) -> None:
 
         print("\n".join(generators()))
         return
-    from loop_rl.commands.data import list_sets
+    from loop_rl.data.listing import list_sets
 
     print(list_sets(arguments.folder), end="")
 
 
 def run_data_show(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.data import show
+    from loop_rl.data.listing import show
 
     print(show(arguments.name, arguments.n, arguments.split, arguments.folder, arguments.set), end="")
 
 
 def run_data_fetch(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.data import run_fetch
+    from loop_rl.data.listing import run_fetch
 
     for said in run_fetch(arguments.names, arguments.to, arguments.source, arguments.config):
         print(said, end="", flush=True)

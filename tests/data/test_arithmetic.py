@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from loop_rl.arithmetic import problems, split_of
+from loop_rl.data.arithmetic import problems, split_of
 from rewards.gsm8k import gsm8k_reward
 
-EMBEDDED = Path(__file__).parents[1] / "loop_rl" / "embedded"
+EMBEDDED = Path(__file__).parents[2] / "loop_rl" / "embedded"
 SAMPLE = problems(2000, 0) + problems(2000, 1, "test")
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from loop_rl import arithmetic
+from loop_rl.data import arithmetic
 from loop_rl.data.prompts import all_prompt_ids
 from loop_rl.errors import UserError
 from loop_rl.learner.language import IGNORED

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
+from loop_rl.data.corpus import IGNORED, Corpus, load_corpus
 from loop_rl.errors import UserError
-from loop_rl.training.corpus import IGNORED, Corpus, load_corpus
 from loop_rl.training.text_trainer import load_tokenizer
 
 
