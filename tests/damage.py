@@ -10,7 +10,7 @@ import pyarrow.parquet
 import torch
 from safetensors.torch import save_file
 
-from loop_rl.training.checkpoints import checkpoint_step, save_checkpoint
+from loop_rl.runs.checkpoints import checkpoint_step, save_checkpoint
 
 
 @contextlib.contextmanager

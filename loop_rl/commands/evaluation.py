@@ -50,8 +50,8 @@ def find_target(name: str) -> Target:
     if lost and ((folder / "config.json").is_file() or not (folder / "checkpoints").is_dir()):
         recipe = _recipe_file(name)
         return Target(name if recipe is None else load_recipe(recipe).model.path, None, 0, recipe)
+    from loop_rl.runs.folder import saved_recipe
     from loop_rl.training.load import resolve_model, run_weights
-    from loop_rl.training.run_folder import saved_recipe
 
     if lost:
         print(f"loop-rl: {folder} has no recipe.yaml; what it would set takes its default", file=sys.stderr)

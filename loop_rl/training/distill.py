@@ -14,7 +14,7 @@ from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.contexts import PaddedContext
 from loop_rl.models.prefill import STUDENT_FILE, PrefillStudent
 from loop_rl.recipe.distill import DistillRecipe
-from loop_rl.training.checkpoints import reading
+from loop_rl.runs.checkpoints import reading
 from loop_rl.training.load import check_vocabulary, differing_weight, load_model
 from loop_rl.training.text_trainer import TextTrainer, load_tokenizer, train_on_text
 

@@ -15,7 +15,7 @@ from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.adapters import merged_weights
 from loop_rl.models.checkpoints import load_checkpoint, read_config
 from loop_rl.models.checkpoints.files import WeightFiles
-from loop_rl.training.checkpoints import MANIFEST, checkpoint_step, find_fault, latest_checkpoint
+from loop_rl.runs.checkpoints import MANIFEST, checkpoint_step, find_fault, latest_checkpoint
 
 EMBEDDED = Path(loop_rl.__file__).parent / "embedded"
 

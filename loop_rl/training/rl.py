@@ -24,16 +24,10 @@ from loop_rl.rollout.engine import Engine
 from loop_rl.rollout.instance import ServerDied, check_workers
 from loop_rl.rollout.local import LocalEngine
 from loop_rl.rollout.pool import RolloutPool
+from loop_rl.runs.checkpoints import checkpoint_step, latest_checkpoint, reading, save_checkpoint
+from loop_rl.runs.closing import closing_lines, last_evaluation
 from loop_rl.runs.disk import writing
-from loop_rl.runs.rows import append_row, read_rows
-from loop_rl.training.checkpoints import checkpoint_step, latest_checkpoint, reading, save_checkpoint
-from loop_rl.training.closing import closing_lines, last_evaluation
-from loop_rl.training.lock import run_lock
-from loop_rl.training.mirror import Mirror, import_wandb, mirrored
-from loop_rl.training.progress import Progress, duration
-from loop_rl.training.ranks import Ranks, joined
-from loop_rl.training.rl_row import reward_matrix, reward_metrics, step_details, step_text, write_completions
-from loop_rl.training.run_folder import (
+from loop_rl.runs.folder import (
     is_finished,
     open_run,
     record_placement,
@@ -41,7 +35,13 @@ from loop_rl.training.run_folder import (
     start_run,
     warn_of_schedule,
 )
-from loop_rl.training.stop import StopRequests, stop_requests
+from loop_rl.runs.lock import run_lock
+from loop_rl.runs.mirror import Mirror, import_wandb, mirrored
+from loop_rl.runs.progress import Progress, duration
+from loop_rl.runs.rows import append_row, read_rows
+from loop_rl.runs.stop import StopRequests, stop_requests
+from loop_rl.training.ranks import Ranks, joined
+from loop_rl.training.rl_row import reward_matrix, reward_metrics, step_details, step_text, write_completions
 from loop_rl.training.trainer import MAX_NOT_FINITE_IN_A_ROW, Trainer
 
 # Keys that decide no result (rounding aside), and those of which a user may want more of the same run.

@@ -13,15 +13,9 @@ from loop_rl.errors import UserError
 from loop_rl.learner.language import IGNORED
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.recipe.sft import SftRecipe
+from loop_rl.runs.checkpoints import checkpoint_step
 from loop_rl.runs.disk import INCOMPLETE, writing
-from loop_rl.training.checkpoints import checkpoint_step
-from loop_rl.training.depth_prior import DepthPrior, mean_depth
-from loop_rl.training.learned_prior import make_prior
-from loop_rl.training.load import load_model
-from loop_rl.training.lock import run_lock
-from loop_rl.training.pretrain import truncated_loss
-from loop_rl.training.progress import Progress
-from loop_rl.training.run_folder import (
+from loop_rl.runs.folder import (
     is_finished,
     open_run,
     publish_model,
@@ -29,10 +23,16 @@ from loop_rl.training.run_folder import (
     start_run,
     warn_of_schedule,
 )
+from loop_rl.runs.lock import run_lock
+from loop_rl.runs.progress import Progress
+from loop_rl.runs.stop import stop_requests
+from loop_rl.training.depth_prior import DepthPrior, mean_depth
+from loop_rl.training.learned_prior import make_prior
+from loop_rl.training.load import load_model
+from loop_rl.training.pretrain import truncated_loss
 from loop_rl.training.schedule import wsd_factor
 from loop_rl.training.sft_data import sft_rows
 from loop_rl.training.sft_run import TRAINER_FILES, RunKeeper
-from loop_rl.training.stop import stop_requests
 from loop_rl.training.text_trainer import MAY_CHANGE, make_optimizer, stopped
 
 

@@ -13,17 +13,17 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from loop_rl.recipe.sft import SftRecipe
-from loop_rl.runs.disk import writing
-from loop_rl.runs.rows import append_row
-from loop_rl.training.checkpoints import (
+from loop_rl.runs.checkpoints import (
     check_finite,
     load_training_state,
     reading,
     save_checkpoint,
     save_training_state,
 )
+from loop_rl.runs.disk import writing
+from loop_rl.runs.progress import Progress
+from loop_rl.runs.rows import append_row
 from loop_rl.training.learned_prior import prior_metrics
-from loop_rl.training.progress import Progress
 from loop_rl.training.text_trainer import check_skipped, shown_metrics, summary
 
 if TYPE_CHECKING:

@@ -22,17 +22,14 @@ from loop_rl.recipe.pretrain import (
     PretrainRunSection,
     TrainSection,
 )
-from loop_rl.runs.disk import writing
-from loop_rl.runs.rows import append_row
-from loop_rl.training.checkpoints import (
+from loop_rl.runs.checkpoints import (
     check_finite,
     load_training_state,
     save_checkpoint,
     save_training_state,
 )
-from loop_rl.training.lock import run_lock
-from loop_rl.training.progress import Progress, duration
-from loop_rl.training.run_folder import (
+from loop_rl.runs.disk import writing
+from loop_rl.runs.folder import (
     is_finished,
     open_run,
     publish_model,
@@ -40,8 +37,11 @@ from loop_rl.training.run_folder import (
     start_run,
     warn_of_schedule,
 )
+from loop_rl.runs.lock import run_lock
+from loop_rl.runs.progress import Progress, duration
+from loop_rl.runs.rows import append_row
+from loop_rl.runs.stop import stop_requests
 from loop_rl.training.schedule import wsd_factor
-from loop_rl.training.stop import stop_requests
 
 # Keys that decide no result, and the length, of which a resumed run is warned.
 MAY_CHANGE = ("run", "train.max_steps", "train.save_steps", "train.keep_checkpoints", "train.threads")

@@ -28,7 +28,7 @@ from loop_rl.models.prefill import PrefillStudent
 from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampling import Sampling
-from loop_rl.training.checkpoints import check_finite, load_training_state, save_training_state
+from loop_rl.runs.checkpoints import check_finite, load_training_state, save_training_state
 from loop_rl.training.exchange import deal, receive
 from loop_rl.training.load import load_model, resolve_model
 from loop_rl.training.memory import check_fits, estimate

@@ -316,9 +316,9 @@ EARLIER = {
     "resume-02": covered("training/test_rl.py::test_a_run_killed_at_a_random_moment_ends_with_the_same_weights"),
     "resume-03": covered("learner/test_optimizer.py::test_resumed_training_is_bitwise_that_of_one_go"),
     "resume-04": covered(
-        "training/test_checkpoints.py::test_the_newest_is_chosen_by_number",
-        "training/test_checkpoints.py::test_a_damaged_newest_is_named_and_passed_over",
-        "training/test_checkpoints.py::test_a_save_that_dies_leaves_nothing_visible",
+        "runs/test_checkpoints.py::test_the_newest_is_chosen_by_number",
+        "runs/test_checkpoints.py::test_a_damaged_newest_is_named_and_passed_over",
+        "runs/test_checkpoints.py::test_a_save_that_dies_leaves_nothing_visible",
     ),
     "ray-02": covered(
         "rollout/test_pool.py::test_workers_see_the_environment",

@@ -19,7 +19,7 @@ from loop_rl.errors import UserError
 from loop_rl.models.generation import end_tokens
 from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout import sampler
-from loop_rl.training.checkpoints import save_checkpoint
+from loop_rl.runs.checkpoints import save_checkpoint
 
 SMALL = ["--samples", "2", "--set", "rollout.max_completion_length=4"]
 

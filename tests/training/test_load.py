@@ -17,8 +17,8 @@ from loop_rl.errors import UserError
 from loop_rl.models.generation import model_end_tokens
 from loop_rl.recipe.rl import Recipe
 from loop_rl.recipe.sft import SftRecipe
+from loop_rl.runs.checkpoints import save_checkpoint
 from loop_rl.training import load
-from loop_rl.training.checkpoints import save_checkpoint
 from loop_rl.training.load import EMBEDDED, load_config, load_model, resolve_model
 from loop_rl.training.memory import estimate
 from loop_rl.training.sft import sft

@@ -17,9 +17,9 @@ from loop_rl.models.contexts import PaddedContext
 from loop_rl.models.initial_state import initial_state
 from loop_rl.recipe.pretrain import PretrainRecipe
 from loop_rl.recipe.rl import load_recipe
+from loop_rl.runs.checkpoints import latest_checkpoint
 from loop_rl.training import pretrain as module
 from loop_rl.training import text_trainer
-from loop_rl.training.checkpoints import latest_checkpoint
 from loop_rl.training.pretrain import Pretrainer, pretrain, truncated_loss
 from loop_rl.training.text_trainer import load_tokenizer, make_optimizer
 

@@ -12,11 +12,11 @@ from transformers import AutoTokenizer
 
 from loop_rl.errors import UserError
 from loop_rl.recipe.rl import load_recipe
+from loop_rl.runs.closing import closing_lines
+from loop_rl.runs.lock import run_lock
 from loop_rl.runs.rows import append_row
 from loop_rl.training import rl
-from loop_rl.training.closing import closing_lines
 from loop_rl.training.load import EMBEDDED
-from loop_rl.training.lock import run_lock
 from loop_rl.training.rl import Trainer, train
 from tests.damage import full_disk, seal_again
 from tests.tiny import tiny_model
@@ -177,7 +177,7 @@ def test_a_reference_model_that_has_changed_is_refused(recipe_for, model_folder,
 
 def test_a_second_process_in_the_folder_is_refused(run, recipe_for, tmp_path):
     hold = (
-        "import sys, time; from pathlib import Path; from loop_rl.training.lock import run_lock\n"
+        "import sys, time; from pathlib import Path; from loop_rl.runs.lock import run_lock\n"
         "with run_lock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", hold, run], stdout=subprocess.PIPE, text=True) as holder:

@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from loop_rl.interrupts import SIGNALS, starting_servers
-from loop_rl.training import stop as stopping
-from loop_rl.training.stop import stop_requests
+from loop_rl.runs import stop as stopping
+from loop_rl.runs.stop import stop_requests
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_nohup_is_kept() -> None:
 def test_a_terminal_that_closes_stops_the_run_and_fails_no_write() -> None:
     """The process's terminal is closed; its answer and all that it prints afterwards go nowhere."""
     program = (
-        "import os; from loop_rl.training.stop import stop_requests\n"
+        "import os; from loop_rl.runs.stop import stop_requests\n"
         "with stop_requests() as stop:\n"
         "    print('ready', flush=True)\n"
         "    while not stop.is_set(): pass\n"

@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 
 from loop_rl.errors import UserError
 from loop_rl.recipe.rl import Recipe
+from loop_rl.runs import folder as run_folder
+from loop_rl.runs.checkpoints import latest_checkpoint, save_checkpoint
 from loop_rl.runs.disk import INCOMPLETE, write_whole, writing
-from loop_rl.training import run_folder
-from loop_rl.training.checkpoints import latest_checkpoint, save_checkpoint
+from loop_rl.runs.folder import open_run, publish_model, start_run
 from loop_rl.training.pretrain import Pretrainer, pretrain
-from loop_rl.training.run_folder import open_run, publish_model, start_run
 from tests.damage import full_disk, seal_again, write_parquet, write_safetensors, write_text, write_torch
 from tests.training.test_pretrain import recipe_for, rows_of
 

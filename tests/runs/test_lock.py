@@ -12,12 +12,12 @@ import pytest
 
 from loop_rl.errors import UserError
 from loop_rl.interrupts import Interrupted
-from loop_rl.training.lock import LOCK, run_lock
+from loop_rl.runs.lock import LOCK, run_lock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from loop_rl.training.lock import run_lock
+from loop_rl.runs.lock import run_lock
 with run_lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from loop_rl.training import progress
-from loop_rl.training.progress import Progress, duration
+from loop_rl.runs import progress
+from loop_rl.runs.progress import Progress, duration
 
 
 @pytest.fixture

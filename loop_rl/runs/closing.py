@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from loop_rl.runs.checkpoints import latest_checkpoint
+from loop_rl.runs.progress import duration
 from loop_rl.runs.rows import read_rows, value_of
-from loop_rl.training.checkpoints import latest_checkpoint
-from loop_rl.training.progress import duration
 
 _PHASES = {"rollout": "rollouts", "reward_wait": "scoring", "update": "updates"}
 

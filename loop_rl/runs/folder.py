@@ -16,11 +16,11 @@ import yaml
 import loop_rl
 from loop_rl.errors import UserError
 from loop_rl.recipe.rl import load_recipe
+from loop_rl.runs.checkpoints import checkpoint_step, digest_of, latest_checkpoint, sealed_files
 from loop_rl.runs.disk import INCOMPLETE, sync_tree, write_whole, writing
+from loop_rl.runs.lock import LOCK
+from loop_rl.runs.mirror import ID_FILE
 from loop_rl.runs.rows import drop_rows_after
-from loop_rl.training.checkpoints import checkpoint_step, digest_of, latest_checkpoint, sealed_files
-from loop_rl.training.lock import LOCK
-from loop_rl.training.mirror import ID_FILE
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from loop_rl.errors import UserError
-from loop_rl.runs.disk import writing
-from loop_rl.training.checkpoints import (
+from loop_rl.runs.checkpoints import (
     find_fault,
     latest_checkpoint,
     load_training_state,
@@ -16,6 +15,7 @@ from loop_rl.training.checkpoints import (
     save_checkpoint,
     save_training_state,
 )
+from loop_rl.runs.disk import writing
 
 
 def write(path):

@@ -8,7 +8,7 @@ import pytest
 
 from loop_rl.errors import UserError
 from loop_rl.recipe.rl import Recipe
-from loop_rl.training.mirror import ID_FILE, mirrored
+from loop_rl.runs.mirror import ID_FILE, mirrored
 from loop_rl.training.rl import check_machine
 
 
