@@ -12,8 +12,8 @@ import torch
 from loop_rl.commands.diagnose import text_rows
 from loop_rl.diagnosis.convergence import tokenwise_changes
 from loop_rl.learner.language import token_losses
-from loop_rl.models.contexts import PaddedContext
-from loop_rl.training.load import load_model
+from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.loading import load_model
 
 DEPTHS, ROWS, LENGTH = 8, 4, 128
 

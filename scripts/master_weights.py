@@ -24,10 +24,10 @@ from loop_rl.learner.optimizer import make_optimizer, trainable
 from loop_rl.learner.scoring import score
 from loop_rl.learner.update import Learner, Objective, rollout_weights, trained_weights
 from loop_rl.models.adapters import adapted, adapted_layers, merged_weights
+from loop_rl.models.loading import load_model
 from loop_rl.recipe.rl import DataSection, LoraSection
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
-from loop_rl.training.load import load_model
 from rewards.gsm8k import gsm8k_reward
 
 PROMPTS, GROUP, LENGTH = 4, 8, 48

@@ -38,7 +38,7 @@ echo "== a sentence of the healed model, read from its folder"
 .venv/bin/python - "$folder/healed/model" <<'PY'
 import sys
 
-from loop_rl.training.load import load_model
+from loop_rl.models.loading import load_model
 
 model, tokenizer = load_model(sys.argv[1])
 prompt = "Question: Tom has 3 apples and buys 4 more. How many apples does he have?\nAnswer:"

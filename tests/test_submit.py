@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
-from loop_rl.training.load import EMBEDDED
+from loop_rl.models.loading import EMBEDDED
 
 ROOT = Path(__file__).parents[1]
 RECIPE = """

@@ -82,7 +82,7 @@ def _load(model: str, threads: int | None, length: int) -> tuple[Any, Any, Path]
     """Model, tokenizer and the model's folder; UserError for sequences longer than the model is made for."""
     import torch
 
-    from loop_rl.training.load import load_model, resolve_model
+    from loop_rl.models.loading import load_model, resolve_model
 
     if threads is not None:
         torch.set_num_threads(threads)

@@ -35,7 +35,7 @@ def run_diagnose(
 
     from loop_rl.diagnosis.measure import diagnose
     from loop_rl.diagnosis.render import draw, to_json, to_table
-    from loop_rl.training.load import load_model
+    from loop_rl.models.loading import load_model
 
     if threads is not None:
         torch.set_num_threads(threads)

@@ -43,15 +43,15 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """A run folder (see loop_rl.training.load.run_weights), a recipe, or whatever names a model."""
+    """A run folder (see loop_rl.models.loading.run_weights), a recipe, or whatever names a model."""
     folder = Path(name)
     recipe_file: Path | None = folder / "recipe.yaml"
     lost = not recipe_file.is_file()
     if lost and ((folder / "config.json").is_file() or not (folder / "checkpoints").is_dir()):
         recipe = _recipe_file(name)
         return Target(name if recipe is None else load_recipe(recipe).model.path, None, 0, recipe)
+    from loop_rl.models.loading import resolve_model, run_weights
     from loop_rl.runs.folder import saved_recipe
-    from loop_rl.training.load import resolve_model, run_weights
 
     if lost:
         print(f"loop-rl: {folder} has no recipe.yaml; what it would set takes its default", file=sys.stderr)
@@ -176,8 +176,8 @@ def _load(target: Target, recipe: Recipe) -> _Loaded:
 
     from loop_rl.evaluation.settings import weights_digest
     from loop_rl.models.adapters import adapted, load_adapters
+    from loop_rl.models.loading import differing_weight, load_model, resolve_model
     from loop_rl.models.prefill import PrefillStudent
-    from loop_rl.training.load import differing_weight, load_model, resolve_model
 
     if recipe.run.threads is not None:
         torch.set_num_threads(recipe.run.threads)

@@ -12,14 +12,14 @@ import torch
 from loop_rl.errors import UserError
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
-from loop_rl.models.checkpoints import find_family, read_config
-from loop_rl.models.checkpoints.files import WeightFiles, read_json, weights_file
-from loop_rl.models.checkpoints.layout import HEAD
-from loop_rl.models.checkpoints.load import check_fit
+from loop_rl.models.attention.terminal import cache_floats
+from loop_rl.models.families import find_family, read_config
+from loop_rl.models.families.files import WeightFiles, read_json, weights_file
+from loop_rl.models.families.layout import HEAD
+from loop_rl.models.families.load import check_fit
 from loop_rl.models.generation import end_tokens, read_generation_config
-from loop_rl.models.terminal import cache_floats
+from loop_rl.models.loading import config_folder, load_tokenizer
 from loop_rl.recipe.rl import RolloutSection
-from loop_rl.training.load import config_folder, load_tokenizer
 from loop_rl.training.memory import activations, readable
 
 ITEMS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}

@@ -67,8 +67,8 @@ def run_retrofit(
     import torch
 
     from loop_rl.commands.diagnose import check_length, text_rows
+    from loop_rl.models.loading import check_vocabulary
     from loop_rl.models.retrofit import retrofit
-    from loop_rl.training.load import check_vocabulary
 
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

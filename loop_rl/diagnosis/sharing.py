@@ -7,9 +7,9 @@ from torch import Tensor
 
 from loop_rl.learner.language import token_losses
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.contexts import PaddedContext
+from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.terminal import ContinuationContext, TerminalContinuation
 from loop_rl.models.prefill import Endpoint, prefill
-from loop_rl.models.terminal import ContinuationContext, TerminalContinuation
 
 
 @dataclass(frozen=True)

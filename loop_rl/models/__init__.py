@@ -2,8 +2,8 @@
 
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from loop_rl.models.checkpoints import load_checkpoint, save_checkpoint
 from loop_rl.models.config import LoopedConfig
+from loop_rl.models.families import load_checkpoint, save_checkpoint
 from loop_rl.models.looped import LoopedForCausalLM, LoopedModel
 
 AutoConfig.register("looped", LoopedConfig, exist_ok=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from loop_rl.fixed_point import residual
-from loop_rl.models.contexts import Context
+from loop_rl.models.attention.context import Context
 from loop_rl.models.looped import LoopedModel, PreludeOutput
 
 

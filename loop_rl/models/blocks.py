@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from loop_rl.models.attention.context import Context
 from loop_rl.models.config import LoopedConfig
-from loop_rl.models.contexts import Context
 
 #: a block's norms for each `norm_placement`, in the order of its forward pass
 BLOCK_NORMS = {

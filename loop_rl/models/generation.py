@@ -7,8 +7,8 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from loop_rl.errors import UserError, first_line
-from loop_rl.models.checkpoints.files import read_json
 from loop_rl.models.config import LoopedConfig
+from loop_rl.models.families.files import read_json
 
 GENERATION_FILE = "generation_config.json"
 

@@ -14,9 +14,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.generic import can_return_tuple
 
 from loop_rl.errors import UserError
+from loop_rl.models.attention.context import CachedContext, Context, PaddedContext
 from loop_rl.models.blocks import Block, RMSNorm
 from loop_rl.models.config import LoopedConfig
-from loop_rl.models.contexts import CachedContext, Context, PaddedContext
 from loop_rl.models.exits import exit_distribution
 from loop_rl.models.initial_state import initial_state, truncated_initial_state
 from loop_rl.models.injections import make_injection

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from loop_rl.errors import UserError, first_line
-from loop_rl.models.contexts import Context
+from loop_rl.models.attention.context import Context
+from loop_rl.models.attention.terminal import TerminalPrefill
 from loop_rl.models.looped import LoopedForCausalLM, LoopedModel, PreludeOutput
-from loop_rl.models.terminal import TerminalPrefill
 
 STUDENT_FILE = "prefill_student.safetensors"
 

@@ -10,7 +10,7 @@ import psutil
 import torch
 
 from loop_rl.models import LoopedConfig
-from loop_rl.models.terminal import cache_floats
+from loop_rl.models.attention.terminal import cache_floats
 from loop_rl.rollout.sampling import Sampling
 
 # The share of the device's memory that KV banks may fill where the recipe sets no budget.

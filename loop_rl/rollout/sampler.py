@@ -11,11 +11,11 @@ from transformers import PreTrainedTokenizerBase
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.adaptive import adaptive_endpoint
-from loop_rl.models.contexts import Context, DecodeContext, PaddedContext
+from loop_rl.models.attention.context import Context, DecodeContext, PaddedContext
+from loop_rl.models.attention.terminal import TerminalDecode, TerminalPrefill
 from loop_rl.models.initial_state import hash_uint64, uniforms
 from loop_rl.models.looped import LoopedModel, PreludeOutput
 from loop_rl.models.prefill import PrefillStudent, student_endpoint
-from loop_rl.models.terminal import TerminalDecode, TerminalPrefill
 from loop_rl.rollout.batches import batches, token_budget
 from loop_rl.rollout.record import Completion, Rollout
 from loop_rl.rollout.sampling import Sampling, draw

@@ -11,11 +11,11 @@ from loop_rl.errors import UserError
 from loop_rl.learner.head import token_kl
 from loop_rl.learner.language import IGNORED
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.contexts import PaddedContext
+from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.loading import check_vocabulary, differing_weight, load_model
 from loop_rl.models.prefill import STUDENT_FILE, PrefillStudent
 from loop_rl.recipe.distill import DistillRecipe
 from loop_rl.runs.checkpoints import reading
-from loop_rl.training.load import check_vocabulary, differing_weight, load_model
 from loop_rl.training.text_trainer import TextTrainer, load_tokenizer, train_on_text
 
 

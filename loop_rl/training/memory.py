@@ -18,8 +18,8 @@ from loop_rl.fixed_point import Estimator, parse_estimator
 from loop_rl.learner.head import chunk_tokens
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.adapters import adapted_layers, adapter_size
+from loop_rl.models.attention.terminal import cache_floats
 from loop_rl.models.prefill import PrefillStudent
-from loop_rl.models.terminal import cache_floats
 from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout.batches import token_budget
 from loop_rl.rollout.sampling import Sampling
@@ -101,7 +101,7 @@ def estimate(recipe: Recipe) -> tuple[Memory, list[Task]]:
     """
     from loop_rl.evaluation.context import fitting_tasks, forward_depth
     from loop_rl.evaluation.task import further_tasks, training_task
-    from loop_rl.training.load import load_config, load_tokenizer, resolve_model
+    from loop_rl.models.loading import load_config, load_tokenizer, resolve_model
 
     config = load_config(recipe.model.path)
     forward_depth(recipe, config)

@@ -12,6 +12,7 @@ from trl import SFTConfig, SFTTrainer
 from loop_rl.errors import UserError
 from loop_rl.learner.language import IGNORED
 from loop_rl.models import LoopedForCausalLM
+from loop_rl.models.loading import load_model
 from loop_rl.recipe.sft import SftRecipe
 from loop_rl.runs.checkpoints import checkpoint_step
 from loop_rl.runs.disk import INCOMPLETE, writing
@@ -28,7 +29,6 @@ from loop_rl.runs.progress import Progress
 from loop_rl.runs.stop import stop_requests
 from loop_rl.training.depth_prior import DepthPrior, mean_depth
 from loop_rl.training.learned_prior import make_prior
-from loop_rl.training.load import load_model
 from loop_rl.training.pretrain import truncated_loss
 from loop_rl.training.schedule import wsd_factor
 from loop_rl.training.sft_data import sft_rows

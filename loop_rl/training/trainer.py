@@ -24,13 +24,13 @@ from loop_rl.learner.update import Learner, Objective
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.adapters import adapted, load_adapters, merged_weights, save_adapters
 from loop_rl.models.generation import model_end_tokens
+from loop_rl.models.loading import load_model, resolve_model
 from loop_rl.models.prefill import PrefillStudent
 from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.runs.checkpoints import check_finite, load_training_state, save_training_state
 from loop_rl.training.exchange import deal, receive
-from loop_rl.training.load import load_model, resolve_model
 from loop_rl.training.memory import check_fits, estimate
 from loop_rl.training.ranks import Ranks
 from loop_rl.training.schedule import decay_factor

@@ -46,7 +46,7 @@ def run_inspect(arguments: argparse.Namespace) -> None:
 
 
 def run_convert(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.convert import convert
+    from loop_rl.models.convert import convert
 
     quiet()
     print(convert(arguments.path, arguments.out, arguments.layout, arguments.dtype), end="")

@@ -14,10 +14,10 @@ from unittest import mock
 
 from known_failures.seen import Given, Seen, command, covered, equal, listed, recipe, refused
 from loop_rl.data import default_stop
+from loop_rl.models.loading import load_config, load_tokenizer
 from loop_rl.recipe.rl import DataSection
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.rollout.text import CompletionText
-from loop_rl.training.load import load_config, load_tokenizer
 from rewards.choice import choice_reward
 from rewards.gsm8k import gsm8k_reward
 from rewards.math500 import check_gold, math500_reward

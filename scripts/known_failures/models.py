@@ -12,9 +12,9 @@ from known_failures.seen import Given, Seen, command, embedded, ended, equal, ne
 from known_failures.tokens import embedded_tokenizer
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.checkpoints import read_config
+from loop_rl.models.families import read_config
 from loop_rl.models.generation import end_tokens, read_generation_config
-from loop_rl.training.load import load_config, load_model
+from loop_rl.models.loading import load_config, load_model
 
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 _HUGINN = {

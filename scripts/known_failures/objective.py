@@ -14,9 +14,9 @@ from loop_rl.learner.objective import group_advantages, token_loss
 from loop_rl.learner.optimizer import make_optimizer, trainable
 from loop_rl.learner.update import Learner, Objective
 from loop_rl.models import LoopedForCausalLM
+from loop_rl.models.loading import load_model
 from loop_rl.rollout.record import Completion, Rollout
 from loop_rl.rollout.sampling import Sampling, draw
-from loop_rl.training.load import load_model
 
 _PROMPT = [5, 6, 7]
 _OPTIM = SimpleNamespace(learning_rate=1e-3, adam_beta1=0.9, adam_beta2=0.999)

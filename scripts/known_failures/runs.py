@@ -35,8 +35,8 @@ from known_failures.seen import (
     varied,
 )
 from loop_rl.data.prompts import all_prompt_ids
+from loop_rl.models.loading import EMBEDDED
 from loop_rl.recipe.rl import load_recipe
-from loop_rl.training.load import EMBEDDED
 from loop_rl.training.trainer import Trainer
 
 _HEAD = "lm_head.weight"

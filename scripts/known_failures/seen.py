@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from loop_rl.cli import main
-from loop_rl.training.load import EMBEDDED
+from loop_rl.models.loading import EMBEDDED
 
 VARIED = "def varied(completions, **columns): return [float(sum(map(ord, text)) % 5) for text in completions]"
 

@@ -25,8 +25,8 @@ from known_failures.seen import (
 )
 from loop_rl.data.prompts import prompt_ids
 from loop_rl.learner.language import IGNORED
+from loop_rl.models.loading import EMBEDDED, load_config, load_model
 from loop_rl.recipe.sft import SftRecipe
-from loop_rl.training.load import EMBEDDED, load_config, load_model
 from loop_rl.training.sft_data import sft_rows
 
 _HEAD = "lm_head.weight"

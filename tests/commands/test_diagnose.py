@@ -7,7 +7,7 @@ import pytest
 from loop_rl.cli import main
 from loop_rl.commands.diagnose import text_rows
 from loop_rl.errors import UserError
-from loop_rl.training.load import load_model
+from loop_rl.models.loading import load_model
 
 
 def run(capsys, *argv):

@@ -27,7 +27,7 @@ SMALL = ["--samples", "2", "--set", "rollout.max_completion_length=4"]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     from loop_rl.models import LoopedConfig, LoopedForCausalLM
-    from loop_rl.training.load import EMBEDDED
+    from loop_rl.models.loading import EMBEDDED
 
     folder = tmp_path_factory.mktemp("models") / "tiny"
     config = LoopedConfig(

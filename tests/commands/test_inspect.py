@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 from loop_rl.cli import main
 from loop_rl.commands.inspect import inspect
 from loop_rl.models import load_checkpoint
-from loop_rl.models.contexts import PaddedContext
-from loop_rl.models.terminal import TerminalPrefill
-from loop_rl.training.load import EMBEDDED
+from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.terminal import TerminalPrefill
+from loop_rl.models.loading import EMBEDDED
 from tests.families import FAMILIES, write_model
-from tests.models.checkpoints.synthetic import CHECKPOINTS
+from tests.models.families.synthetic import CHECKPOINTS
 
 RAVEN = {"head_dim": 64, "n_layers_in_prelude": 4, "n_layers_in_recurrent_block": 6, "n_layers_in_coda": 4}
 #: the layout's synthetic config with these sizes is a released one, of so many parameters
@@ -165,7 +165,7 @@ def test_a_converted_model_says_what_it_was(tmp_path):
 
 
 def test_weights_are_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("loop_rl.models.checkpoints.files.WeightFiles.tensor", None)
+    monkeypatch.setattr("loop_rl.models.families.files.WeightFiles.tensor", None)
     for name in ("huginn", "ouro"):
         inspect(str(CHECKPOINTS[name]().write(tmp_path / name)), 1, 8, None, None)
 
@@ -193,7 +193,7 @@ def test_configs_are_all_that_is_fetched_from_the_hub(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr("loop_rl.hub.unreachable", lambda: None)
     monkeypatch.setattr(
-        "loop_rl.training.load.snapshot_download", lambda name, **how: asked.append(how["allow_patterns"]) or folder
+        "loop_rl.models.loading.snapshot_download", lambda name, **how: asked.append(how["allow_patterns"]) or folder
     )
     found = inspect("owner/recurrent-olmo", 1, 8, None, None)
     assert asked == [["config.json", "generation_config.json"]]

@@ -12,10 +12,10 @@ from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import samples_of
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.update import Learner, Objective
+from loop_rl.models.loading import load_model
 from loop_rl.recipe.rl import DataSection
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
-from loop_rl.training.load import load_model
 from rewards.gsm8k import gsm8k_reward
 from tests.rounding import logp_rounding
 

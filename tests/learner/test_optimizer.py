@@ -15,9 +15,9 @@ from loop_rl.learner.batch import samples_of
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.optimizer import MasterWeightAdamW, make_optimizer, trainable
 from loop_rl.learner.update import Learner, Objective, rollout_weights
+from loop_rl.models.loading import EMBEDDED
 from loop_rl.recipe.rl import Recipe
 from loop_rl.runs.checkpoints import load_training_state, save_training_state
-from loop_rl.training.load import EMBEDDED
 from loop_rl.training.trainer import Trainer
 from tests.tiny import tiny_model, tiny_rollouts
 

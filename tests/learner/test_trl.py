@@ -12,9 +12,9 @@ from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, collate, samples_of
 from loop_rl.learner.objective import group_advantages, token_loss
 from loop_rl.learner.scoring import score
+from loop_rl.models.loading import EMBEDDED
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
-from loop_rl.training.load import EMBEDDED
 from tests.tiny import tiny_model
 
 LENGTH, TEMPERATURE = 7, 0.7

@@ -3,8 +3,8 @@
 import torch
 from transformers import LlamaConfig, LlamaModel
 
+from loop_rl.models.attention.context import PaddedContext
 from loop_rl.models.blocks import RMSNorm
-from loop_rl.models.contexts import PaddedContext
 from tests.models.tiny_looped import tiny_config, tiny_model, tokens
 from tests.rounding import rounding
 

@@ -10,7 +10,7 @@ from loop_rl.learner.batch import collate, samples_of
 from loop_rl.learner.scoring import score
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
-from tests.models.test_terminal import Written, model_of
+from tests.models.attention.test_terminal import Written, model_of
 from tests.tiny import PROMPTS, tiny_model, tiny_rollouts
 
 TOLERANCE = 0.2

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from loop_rl.models.contexts import DecodeContext, PaddedContext
-from loop_rl.models.terminal import cache_floats
+from loop_rl.models.attention.context import DecodeContext, PaddedContext
+from loop_rl.models.attention.terminal import cache_floats
 from loop_rl.rollout import batches as module
 from loop_rl.rollout.batches import batches, token_budget
 from loop_rl.rollout.sampler import sample_groups, stream_groups

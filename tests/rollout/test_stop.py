@@ -9,11 +9,11 @@ from loop_rl.data import Example
 from loop_rl.evaluation.reward import RewardSpec
 from loop_rl.evaluation.sample import sample_and_submit
 from loop_rl.evaluation.scorer import LocalScorer
+from loop_rl.models.loading import load_model
 from loop_rl.rollout import sampler
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.rollout.text import CompletionText
-from loop_rl.training.load import load_model
 from tests.tiny import PROMPTS, tiny_model
 
 # In the byte-level alphabet: a line break is Ċ, a blank Ġ, and é its two bytes.

@@ -9,13 +9,13 @@ import torch
 
 from loop_rl.errors import UserError
 from loop_rl.learner import head
-from loop_rl.models.contexts import PaddedContext
+from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.terminal import TerminalPrefill
+from loop_rl.models.loading import EMBEDDED, load_config, load_model
 from loop_rl.models.prefill import STUDENT_FILE, PrefillStudent, prefill, student_endpoint, teacher_endpoint
-from loop_rl.models.terminal import TerminalPrefill
 from loop_rl.recipe.distill import DistillRecipe
 from loop_rl.training import distill as module
 from loop_rl.training.distill import Distiller, distill, distillation_loss
-from loop_rl.training.load import EMBEDDED, load_config, load_model
 from loop_rl.training.memory import student_count
 from tests.tiny import tiny_model
 

@@ -12,10 +12,10 @@ from loop_rl.learner.batch import collate, samples_of
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.scoring import score
 from loop_rl.models.adapters import PARTS, adapted, adapted_layers, merged_weights
+from loop_rl.models.loading import load_model
 from loop_rl.recipe.rl import LoraSection, Recipe
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampler import sample_groups
-from loop_rl.training.load import load_model
 from loop_rl.training.memory import run_parts
 from loop_rl.training.trainer import Trainer
 from tests.families import FAMILIES, write_model

@@ -10,13 +10,13 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from loop_rl.commands.convert import convert
 from loop_rl.commands.evaluation import run_eval
 from loop_rl.errors import UserError
 from loop_rl.models.adapters import ADAPTER_FILE, load_adapters, save_adapters
+from loop_rl.models.convert import convert
+from loop_rl.models.loading import EMBEDDED, load_model
 from loop_rl.recipe.rl import Recipe, load_recipe
 from loop_rl.runs.rows import read_rows
-from loop_rl.training.load import EMBEDDED, load_model
 from loop_rl.training.rl import train
 from loop_rl.training.trainer import Trainer
 

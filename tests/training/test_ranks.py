@@ -14,7 +14,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from loop_rl.training.load import EMBEDDED
+from loop_rl.models.loading import EMBEDDED
 from tests.tiny import tiny_model
 
 _HERE = Path(__file__).parent

@@ -27,10 +27,10 @@ from loop_rl.errors import UserError
 from loop_rl.evaluation import Scores
 from loop_rl.learner.batch import samples_of
 from loop_rl.learner.update import trained_weights
+from loop_rl.models.loading import EMBEDDED, load_model
 from loop_rl.recipe.rl import Recipe, load_recipe
 from loop_rl.rollout.instance import ServerDied
 from loop_rl.rollout.sampler import sample_groups
-from loop_rl.training.load import EMBEDDED, load_model
 from loop_rl.training.rl import Trainer, train
 from loop_rl.training.rl_row import reward_matrix, reward_metrics
 from tests.rounding import logp_rounding

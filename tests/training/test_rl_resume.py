@@ -11,12 +11,12 @@ import pytest
 from transformers import AutoTokenizer
 
 from loop_rl.errors import UserError
+from loop_rl.models.loading import EMBEDDED
 from loop_rl.recipe.rl import load_recipe
 from loop_rl.runs.closing import closing_lines
 from loop_rl.runs.lock import run_lock
 from loop_rl.runs.rows import append_row
 from loop_rl.training import rl
-from loop_rl.training.load import EMBEDDED
 from loop_rl.training.rl import Trainer, train
 from tests.damage import full_disk, seal_again
 from tests.tiny import tiny_model

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from loop_rl.commands.convert import convert
 from loop_rl.commands.evaluation import find_target, resolve
 from loop_rl.commands.retrofit import run_retrofit
+from loop_rl.models.convert import convert
 from loop_rl.models.generation import model_end_tokens
+from loop_rl.models.loading import load_config, load_model
 from loop_rl.models.retrofit import Cut
 from loop_rl.recipe.rl import Recipe
-from loop_rl.training.load import load_config, load_model
 from loop_rl.training.rl import train
 from loop_rl.training.trainer import Trainer
 from tests.families import CHAT, tokenizer
-from tests.models.checkpoints.synthetic import CHECKPOINTS
+from tests.models.families.synthetic import CHECKPOINTS
 
 GENERATION = {"eos_token_id": [2, 5], "temperature": 0.6, "top_p": 0.95, "do_sample": True, "pad_token_id": 7}
 

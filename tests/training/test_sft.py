@@ -13,12 +13,12 @@ import torch
 from transformers import AutoTokenizer
 
 from loop_rl.errors import UserError
+from loop_rl.models.loading import EMBEDDED, load_config, load_model
 from loop_rl.recipe.kinds import load_any, load_for, verb_of
 from loop_rl.recipe.rl import load_recipe, recipes_folder
 from loop_rl.recipe.sft import SftDataSection, SftRecipe
 from loop_rl.runs.checkpoints import latest_checkpoint
 from loop_rl.training import sft as module
-from loop_rl.training.load import EMBEDDED, load_config, load_model
 from loop_rl.training.pretrain import truncated_loss
 from loop_rl.training.sft import LoopedSFTTrainer, sft
 from loop_rl.training.sft_data import sft_rows

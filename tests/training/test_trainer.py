@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 
 from loop_rl.learner.batch import samples_of
 from loop_rl.learner.objective import group_advantages
+from loop_rl.models.loading import EMBEDDED
 from loop_rl.recipe.rl import Recipe
-from loop_rl.training.load import EMBEDDED
 from loop_rl.training.trainer import Trainer
 from tests.rounding import logp_rounding
 from tests.tiny import tiny_model, tiny_rollouts

@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import loop_rl.commands.convert as converting
+import loop_rl.models.convert as converting
 from loop_rl.cli import main
 from loop_rl.models import LoopedForCausalLM, load_checkpoint
-from loop_rl.training.load import load_model
+from loop_rl.models.loading import load_model
 from tests.families import FAMILIES, REFERENCES, tokenizer, write_model
-from tests.models.checkpoints.synthetic import CHECKPOINTS
+from tests.models.families.synthetic import CHECKPOINTS
 
 
 def convert(*argv) -> None:

@@ -4,8 +4,8 @@ import logging
 from typing import Any
 
 from loop_rl.models.blocks import BLOCK_NORMS
-from loop_rl.models.checkpoints.layout import HEAD, Entry, Family, Raw, field, require, rope, token_ids
 from loop_rl.models.config import LoopedConfig
+from loop_rl.models.families.layout import HEAD, Entry, Family, Raw, field, require, rope, token_ids
 
 logger = logging.getLogger(__name__)
 

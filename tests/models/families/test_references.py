@@ -13,10 +13,10 @@ from torch import Tensor
 
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.checkpoints import FAMILIES, load_checkpoint
-from loop_rl.models.checkpoints.layout import fuse
-from loop_rl.models.contexts import PaddedContext
+from loop_rl.models.attention.context import PaddedContext
 from loop_rl.models.exits import exit_distribution, exit_recurrence
+from loop_rl.models.families import FAMILIES, load_checkpoint
+from loop_rl.models.families.layout import fuse
 from tests.rounding import rounding
 
 REFERENCES = Path(__file__).resolve().parents[3] / "../shared/refs"

@@ -8,8 +8,8 @@ token overwrites its own column, and the last one's stays.
 import torch
 from torch import Tensor
 
+from loop_rl.models.attention.context import Context, DecodeContext, PaddedContext
 from loop_rl.models.config import LoopedConfig
-from loop_rl.models.contexts import Context, DecodeContext, PaddedContext
 
 
 class TerminalBanks(Context):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from loop_rl.models.contexts import DecodeContext, PaddedContext
+from loop_rl.models.attention.context import DecodeContext, PaddedContext
 from tests.models.tiny_looped import INJECTIONS, tiny_model, tokens
 
 EXACT = 1e-12

@@ -1,7 +1,7 @@
 """Released looped checkpoints: Huginn, the Recurrent retrofits, Ouro and Parcae, read into our one model and back."""
 
-from loop_rl.models.checkpoints.load import FAMILIES, find_family, load_checkpoint, looped_config, read_config
-from loop_rl.models.checkpoints.save import family_state, save_checkpoint
+from loop_rl.models.families.load import FAMILIES, find_family, load_checkpoint, looped_config, read_config
+from loop_rl.models.families.save import family_state, save_checkpoint
 
 __all__ = [
     "FAMILIES",

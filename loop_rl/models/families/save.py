@@ -8,10 +8,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from loop_rl.errors import UserError
-from loop_rl.models.checkpoints.files import INDEX, SAFETENSORS
-from loop_rl.models.checkpoints.layout import HEAD, Family, fuse
-from loop_rl.models.checkpoints.load import FAMILIES
 from loop_rl.models.config import LoopedConfig
+from loop_rl.models.families.files import INDEX, SAFETENSORS
+from loop_rl.models.families.layout import HEAD, Family, fuse
+from loop_rl.models.families.load import FAMILIES
 from loop_rl.models.looped import LoopedForCausalLM
 
 

@@ -5,9 +5,9 @@ import math
 from torch import Tensor
 
 from loop_rl.errors import UserError
-from loop_rl.models.checkpoints import raven
-from loop_rl.models.checkpoints.layout import Family, Raw, field, freqs_cis, like_init_std
 from loop_rl.models.config import LoopedConfig
+from loop_rl.models.families import raven
+from loop_rl.models.families.layout import Family, Raw, field, freqs_cis, like_init_std
 
 
 def present(keys: frozenset[str]) -> bool:

@@ -5,7 +5,8 @@ import re
 from torch import Tensor
 
 from loop_rl.models.blocks import BLOCK_NORMS
-from loop_rl.models.checkpoints.layout import (
+from loop_rl.models.config import LoopedConfig
+from loop_rl.models.families.layout import (
     HEAD,
     Entry,
     Family,
@@ -18,7 +19,6 @@ from loop_rl.models.checkpoints.layout import (
     rope,
     token_ids,
 )
-from loop_rl.models.config import LoopedConfig
 
 PARTS = ("prelude", "core_block", "coda")
 _VALUE_EMBEDDING = re.compile(r"value_embeds\.(\d+)\.weight")

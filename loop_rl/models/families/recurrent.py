@@ -1,8 +1,8 @@
 """Recurrent-Llama, -TinyLlama and -OLMo: pretrained models cut into prelude, core and coda, their blocks kept."""
 
-from loop_rl.models.checkpoints import raven
-from loop_rl.models.checkpoints.layout import Family, Raw, like_init_std
 from loop_rl.models.config import LoopedConfig
+from loop_rl.models.families import raven
+from loop_rl.models.families.layout import Family, Raw, like_init_std
 
 #: the width for which every retrofit's initial state was scaled
 HUGINN_WIDTH = 5280

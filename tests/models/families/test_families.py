@@ -12,11 +12,11 @@ from loop_rl.learner.batch import collate, samples_of
 from loop_rl.learner.scoring import score
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.adapters import merged_weights
-from loop_rl.models.checkpoints import load_checkpoint
-from loop_rl.models.contexts import PaddedContext
+from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.families import load_checkpoint
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
-from tests.models.checkpoints.synthetic import CHECKPOINTS, VOCABULARY
+from tests.models.families.synthetic import CHECKPOINTS, VOCABULARY
 
 TOLERANCE = 1e-11  # some thousand roundings of 1e-16
 LENGTHS = (9, 5, 1)

@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file
 
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.checkpoints import load_checkpoint, looped_config, read_config, save_checkpoint
+from loop_rl.models.families import load_checkpoint, looped_config, read_config, save_checkpoint
 from loop_rl.models.rope import llama3_scaled
-from tests.models.checkpoints import naive
-from tests.models.checkpoints.synthetic import CHECKPOINTS, LLAMA3, VOCABULARY
+from tests.models.families import naive
+from tests.models.families.synthetic import CHECKPOINTS, LLAMA3, VOCABULARY
 
 # float64 on both sides: some thousand roundings of 1e-16 in each
 EXACT = 1e-11

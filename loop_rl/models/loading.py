@@ -13,8 +13,8 @@ from loop_rl import hub
 from loop_rl.errors import UserError, first_line
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.adapters import merged_weights
-from loop_rl.models.checkpoints import load_checkpoint, read_config
-from loop_rl.models.checkpoints.files import WeightFiles
+from loop_rl.models.families import load_checkpoint, read_config
+from loop_rl.models.families.files import WeightFiles
 from loop_rl.runs.checkpoints import MANIFEST, checkpoint_step, find_fault, latest_checkpoint
 
 EMBEDDED = Path(loop_rl.__file__).parent / "embedded"

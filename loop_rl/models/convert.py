@@ -11,10 +11,10 @@ import torch
 
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedForCausalLM, load_checkpoint, save_checkpoint
-from loop_rl.models.checkpoints.files import WeightFiles
-from loop_rl.models.checkpoints.layout import HEAD
+from loop_rl.models.families.files import WeightFiles
+from loop_rl.models.families.layout import HEAD
+from loop_rl.models.loading import load_tokenizer, model_folder
 from loop_rl.models.prefill import STUDENT_FILE
-from loop_rl.training.load import load_tokenizer, model_folder
 
 #: files of a tokenizer, and what a released model has to be passed on with
 _TOKENIZER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.jinja")

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.checkpoints import load_checkpoint, looped_config, save_checkpoint
-from tests.models.checkpoints.synthetic import CHECKPOINTS, LLAMA3
+from loop_rl.models.families import load_checkpoint, looped_config, save_checkpoint
+from tests.models.families.synthetic import CHECKPOINTS, LLAMA3
 from tests.tiny import tiny_model
 
 

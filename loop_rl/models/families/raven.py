@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from loop_rl.models.blocks import BLOCK_NORMS
-from loop_rl.models.checkpoints.layout import HEAD, Entry, Raw, field, numbered, require, rope, token_ids
 from loop_rl.models.config import LoopedConfig
+from loop_rl.models.families.layout import HEAD, Entry, Raw, field, numbered, require, rope, token_ids
 
 MODEL_TYPE = "huginn_raven"
 PARTS = ("prelude", "core_block", "coda")

@@ -7,8 +7,8 @@ import torch
 
 from loop_rl.diagnosis.sharing import continuation_losses, sharing_loss
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
-from loop_rl.models.contexts import DecodeContext, PaddedContext
-from loop_rl.models.terminal import TerminalDecode, TerminalPrefill, cache_floats
+from loop_rl.models.attention.context import DecodeContext, PaddedContext
+from loop_rl.models.attention.terminal import TerminalDecode, TerminalPrefill, cache_floats
 
 SIZES = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1)
 

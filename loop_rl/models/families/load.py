@@ -8,13 +8,13 @@ import torch
 from safetensors import SafetensorError
 
 from loop_rl.errors import UserError, first_line
-from loop_rl.models.checkpoints.files import WeightFiles, read_json
-from loop_rl.models.checkpoints.huginn import HUGINN
-from loop_rl.models.checkpoints.layout import HEAD, Family, Raw, our_shapes, split, their_shape
-from loop_rl.models.checkpoints.ouro import OURO
-from loop_rl.models.checkpoints.parcae import PARCAE
-from loop_rl.models.checkpoints.retrofit import RETROFIT
 from loop_rl.models.config import LoopedConfig
+from loop_rl.models.families.files import WeightFiles, read_json
+from loop_rl.models.families.huginn import HUGINN
+from loop_rl.models.families.layout import HEAD, Family, Raw, our_shapes, split, their_shape
+from loop_rl.models.families.ouro import OURO
+from loop_rl.models.families.parcae import PARCAE
+from loop_rl.models.families.recurrent import RETROFIT
 from loop_rl.models.generation import read_generation_config
 from loop_rl.models.looped import LoopedForCausalLM
 
