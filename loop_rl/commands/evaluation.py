@@ -325,7 +325,7 @@ def _tools(
     import torch
 
     from loop_rl.evaluation.reward_pool import make_scorer
-    from loop_rl.rollout.pool import RolloutPool
+    from loop_rl.rollout.ray_engine import RolloutPool
 
     pool = RolloutPool(
         model.config,

@@ -22,8 +22,8 @@ from loop_rl.learner.update import rollout_weights, trained_weights
 from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout.engine import Engine
 from loop_rl.rollout.instance import ServerDied, check_workers
-from loop_rl.rollout.local import LocalEngine
-from loop_rl.rollout.pool import RolloutPool
+from loop_rl.rollout.local_engine import LocalEngine
+from loop_rl.rollout.ray_engine import RolloutPool
 from loop_rl.runs.checkpoints import checkpoint_step, latest_checkpoint, reading, save_checkpoint
 from loop_rl.runs.closing import closing_lines, last_evaluation
 from loop_rl.runs.disk import writing

@@ -321,7 +321,7 @@ EARLIER = {
         "runs/test_checkpoints.py::test_a_save_that_dies_leaves_nothing_visible",
     ),
     "ray-02": covered(
-        "rollout/test_pool.py::test_workers_see_the_environment",
-        "rollout/test_pool.py::test_a_killed_worker_costs_a_retry",
+        "rollout/test_ray_engine.py::test_workers_see_the_environment",
+        "rollout/test_ray_engine.py::test_a_killed_worker_costs_a_retry",
     ),
 }

@@ -15,8 +15,8 @@ from loop_rl.learner.update import rollout_weights, trained_weights
 from loop_rl.models.adapters import adapted
 from loop_rl.models.prefill import PrefillStudent
 from loop_rl.recipe.rl import LoraSection
-from loop_rl.rollout.local import LocalEngine
-from loop_rl.rollout.pool import RolloutPool
+from loop_rl.rollout.local_engine import LocalEngine
+from loop_rl.rollout.ray_engine import RolloutPool
 from loop_rl.rollout.sampling import Sampling
 from tests.rounding import rounding
 from tests.tiny import PROMPTS, tiny_model

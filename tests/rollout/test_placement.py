@@ -3,7 +3,7 @@
 import pytest
 import ray
 
-from loop_rl.rollout.pool import RolloutPool
+from loop_rl.rollout.ray_engine import RolloutPool
 from tests.tiny import tiny_model
 
 

@@ -11,7 +11,7 @@ from loop_rl.learner.batch import collate, samples_of
 from loop_rl.learner.scoring import score
 from loop_rl.models.prefill import PrefillStudent
 from loop_rl.recipe.rl import Recipe
-from loop_rl.rollout.pool import RolloutPool
+from loop_rl.rollout.ray_engine import RolloutPool
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
 from tests.tiny import PROMPTS, tiny_model

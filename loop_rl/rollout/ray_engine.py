@@ -16,7 +16,7 @@ from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.prefill import PrefillStudent
 from loop_rl.rollout.actors import DEATHS, MAX_RETRIES, NotReady, Refusal, accepted, answer, state, wait
 from loop_rl.rollout.instance import check_alive, logs, of_ray, start_ray, stop_ray
-from loop_rl.rollout.local import LocalEngine
+from loop_rl.rollout.local_engine import LocalEngine
 from loop_rl.rollout.placement import Placement
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampler import to_numpy, to_torch

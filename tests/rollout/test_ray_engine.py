@@ -10,8 +10,8 @@ import torch
 
 from loop_rl.errors import UserError
 from loop_rl.rollout.actors import answer
-from loop_rl.rollout.local import LocalEngine
-from loop_rl.rollout.pool import RolloutPool
+from loop_rl.rollout.local_engine import LocalEngine
+from loop_rl.rollout.ray_engine import RolloutPool
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling
 from tests.rollout.test_sampler import plain_pass
