@@ -19,11 +19,11 @@ from loop_rl.errors import UserError, type_and_message
 from loop_rl.recipe.rl import Recipe, load_recipe
 
 if TYPE_CHECKING:
-    from loop_rl.evaluation.reward import RewardSpec
     from loop_rl.evaluation.sample import Generate
-    from loop_rl.evaluation.scorer import Scorer
     from loop_rl.evaluation.task import Task
     from loop_rl.recipe.rl import LoraSection
+    from loop_rl.reward.reward import RewardSpec
+    from loop_rl.reward.scorer import Scorer
 
 # Sections that decide nothing of an evaluation, and so must not refuse one, such as a truncated window a lower depth.
 _OF_TRAINING = ("learner", "health", "optim")
@@ -314,7 +314,7 @@ def _tools(
     """What samples and what scores: this process, or with several workers or a cluster, pools of them."""
     model, student = loaded.model, loaded.student
     if not _pooled(recipe):
-        from loop_rl.evaluation.scorer import LocalScorer
+        from loop_rl.reward.scorer import LocalScorer
         from loop_rl.rollout.sampler import sample_groups
 
         with LocalScorer(rewards) as scorer:
@@ -324,7 +324,7 @@ def _tools(
         return
     import torch
 
-    from loop_rl.evaluation.reward_pool import make_scorer
+    from loop_rl.reward.pool import make_scorer
     from loop_rl.rollout.ray_engine import RolloutPool
 
     pool = RolloutPool(

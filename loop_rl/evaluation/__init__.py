@@ -3,9 +3,9 @@
 from loop_rl.evaluation.evaluate import EvalResult, evaluate
 from loop_rl.evaluation.pass_at_k import pass_at_k
 from loop_rl.evaluation.record import record_evaluation
-from loop_rl.evaluation.reward import Reward, RewardSpec, Scores, reward_spec
-from loop_rl.evaluation.reward_function import load_reward
-from loop_rl.evaluation.scorer import LocalScorer
+from loop_rl.reward.function import load_reward
+from loop_rl.reward.reward import Reward, RewardSpec, Scores, reward_spec
+from loop_rl.reward.scorer import LocalScorer
 
 __all__ = [
     "EvalResult",

@@ -10,9 +10,9 @@ import numpy as np
 
 from loop_rl.data import Example
 from loop_rl.evaluation.figures import BREAKDOWNS, Figures, breakdown, figures
-from loop_rl.evaluation.reward import RewardSpec, Scores
 from loop_rl.evaluation.sample import Generate, Sampled, sample_and_submit
-from loop_rl.evaluation.scorer import Scorer
+from loop_rl.reward.reward import RewardSpec, Scores
+from loop_rl.reward.scorer import Scorer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from loop_rl.data import Example
 from loop_rl.data.prompts import all_prompt_ids
-from loop_rl.evaluation.reward import RewardSpec
-from loop_rl.evaluation.scorer import Scorer
+from loop_rl.reward.reward import RewardSpec
+from loop_rl.reward.scorer import Scorer
 from loop_rl.rollout.text import CompletionText
 
 if TYPE_CHECKING:

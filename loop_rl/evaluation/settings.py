@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import loop_rl
 from loop_rl.data import Example
 from loop_rl.evaluation.evaluate import BATCH
-from loop_rl.evaluation.reward import Reward, RewardSpec
+from loop_rl.reward.reward import Reward, RewardSpec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,13 +13,13 @@ from ray.exceptions import RayError
 
 from loop_rl.errors import UserError
 from loop_rl.evaluation import evaluate, record_evaluation
-from loop_rl.evaluation.reward_pool import make_scorer
 from loop_rl.evaluation.sample import sample_and_submit
-from loop_rl.evaluation.scorer import Scorer
 from loop_rl.evaluation.task import Task, about_left_out
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.update import rollout_weights, trained_weights
 from loop_rl.recipe.rl import Recipe
+from loop_rl.reward.pool import make_scorer
+from loop_rl.reward.scorer import Scorer
 from loop_rl.rollout.engine import Engine
 from loop_rl.rollout.instance import ServerDied, check_workers
 from loop_rl.rollout.local_engine import LocalEngine

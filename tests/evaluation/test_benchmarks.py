@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from loop_rl.evaluation.reward_pool import RewardPool
 from loop_rl.evaluation.task import Task, load_task
 from loop_rl.recipe.rl import DataSection, RewardSection
+from loop_rl.reward.pool import RewardPool
 from rewards.mbpp_plus import load_tasks
 
 DATA = Path(__file__).resolve().parents[2] / "../shared/data"

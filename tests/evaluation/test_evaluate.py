@@ -12,7 +12,7 @@ from loop_rl.evaluation.record import PartFiles
 from tests.evaluation.doubles import ANSWERS, EXAMPLES, Characters, Settings, completion, generator
 
 GSM8K = RewardSpec((("gsm8k", 1.0),))
-TOYS = "tests.evaluation.toy_rewards"
+TOYS = "tests.reward.toy_rewards"
 
 
 def run(generate, examples=EXAMPLES, samples=8, reward=GSM8K, **options):

@@ -4,9 +4,9 @@ import pytest
 
 from loop_rl.data import Example, Splits
 from loop_rl.errors import UserError
-from loop_rl.evaluation.reward import RewardSpec
 from loop_rl.evaluation.task import Task, about_left_out, check_enough, short_enough
 from loop_rl.recipe.rl import Recipe
+from loop_rl.reward.reward import RewardSpec
 from tests.evaluation.doubles import Characters
 
 

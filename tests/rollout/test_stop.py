@@ -6,10 +6,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from loop_rl.data import Example
-from loop_rl.evaluation.reward import RewardSpec
 from loop_rl.evaluation.sample import sample_and_submit
-from loop_rl.evaluation.scorer import LocalScorer
 from loop_rl.models.loading import load_model
+from loop_rl.reward.reward import RewardSpec
+from loop_rl.reward.scorer import LocalScorer
 from loop_rl.rollout import sampler
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling

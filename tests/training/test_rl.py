@@ -335,7 +335,7 @@ def test_data_without_questions_to_train_on_is_refused(model_folder: Path, tmp_p
 
 def test_a_reward_that_lacks_a_column_is_refused_before_a_worker_starts(model_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="needs the column 'folder'"):
-        Trainer(load_recipe(recipe_file(tmp_path, model_folder, reward={"name": "tests.evaluation.toy_rewards:marks"})))
+        Trainer(load_recipe(recipe_file(tmp_path, model_folder, reward={"name": "tests.reward.toy_rewards:marks"})))
 
 
 def test_a_folder_in_use_is_refused(finished: Path, model_folder: Path) -> None:

@@ -16,9 +16,9 @@ from ray.exceptions import RayError
 
 from loop_rl.data import Example
 from loop_rl.errors import UserError, first_line
-from loop_rl.evaluation.reward import Reward, RewardSpec, Scores
-from loop_rl.evaluation.reward_function import RewardError
-from loop_rl.evaluation.scorer import LocalScorer, Scorer
+from loop_rl.reward.function import RewardError
+from loop_rl.reward.reward import Reward, RewardSpec, Scores
+from loop_rl.reward.scorer import LocalScorer, Scorer
 from loop_rl.rollout.actors import DEATHS, MAX_RETRIES, NotReady, Refusal, accepted, answer, state, wait
 from loop_rl.rollout.instance import ServerDied, check_alive, logs, of_ray, start_ray, stop_ray
 

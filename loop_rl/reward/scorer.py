@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol, Self
 
 from loop_rl.data import Example
-from loop_rl.evaluation.reward import Reward, RewardSpec, Scores
-from loop_rl.evaluation.reward_function import RewardError
+from loop_rl.reward.function import RewardError
+from loop_rl.reward.reward import Reward, RewardSpec, Scores
 
 
 class Scorer(Protocol):

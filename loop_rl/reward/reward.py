@@ -14,8 +14,8 @@ from typing import Any
 
 from loop_rl.data import DataSettings, Example, data_file, default_reward
 from loop_rl.errors import UserError
-from loop_rl.evaluation.reward_function import check_columns, load_reward, score
 from loop_rl.recipe.rl import RewardSection
+from loop_rl.reward.function import check_columns, load_reward, score
 
 
 @dataclass(frozen=True)

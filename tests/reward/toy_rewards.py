@@ -1,4 +1,4 @@
-"""Reward functions that tests name as tests.evaluation.toy_rewards:FUNCTION, so that another process finds them."""
+"""Reward functions that tests name as tests.reward.toy_rewards:FUNCTION, so that another process finds them."""
 
 import os
 import time

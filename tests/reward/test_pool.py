@@ -10,12 +10,12 @@ import ray
 from loop_rl.data import Example
 from loop_rl.errors import UserError
 from loop_rl.evaluation import LocalScorer, RewardSpec
-from loop_rl.evaluation.reward_pool import RewardPool
 from loop_rl.evaluation.sample import sample_and_submit
+from loop_rl.reward.pool import RewardPool
 from loop_rl.rollout.actors import answer
 from tests.evaluation.doubles import Characters, Settings, completion, generator
 
-TOYS = "tests.evaluation.toy_rewards"
+TOYS = "tests.reward.toy_rewards"
 
 
 def spec(*names: str) -> RewardSpec:
@@ -96,7 +96,7 @@ def test_a_killed_worker_is_replaced_and_its_groups_are_scored_again(pool, tmp_p
 
 def test_completions_that_kill_every_worker_end_in_one_line(pool) -> None:
     ticket = pool.submit(DEADLY, examples(1), ["x"], [[1]])
-    with pytest.raises(UserError, match="^tests.evaluation.toy_rewards:deadly: .* died 4 times") as caught:
+    with pytest.raises(UserError, match="^tests.reward.toy_rewards:deadly: .* died 4 times") as caught:
         pool.gather([ticket])
     assert "no reward was made up" in str(caught.value) and "\n" not in str(caught.value)
 

@@ -13,12 +13,12 @@ import torch
 from loop_rl.data import Example
 from loop_rl.errors import UserError
 from loop_rl.evaluation import LocalScorer, Reward, RewardSpec, load_reward, reward_spec
-from loop_rl.evaluation.reward_function import RewardError, check_columns, score
 from loop_rl.recipe.rl import DataSection, RewardSection
+from loop_rl.reward.function import RewardError, check_columns, score
 from rewards.gsm8k import gsm8k_reward, gsm8k_strict_reward
-from tests.evaluation import toy_rewards
+from tests.reward import toy_rewards
 
-TOYS = "tests.evaluation.toy_rewards"
+TOYS = "tests.reward.toy_rewards"
 EXAMPLES = [Example("p", "7", 0, {"level": 2}), Example("q", "8", 1, {"level": 5})]
 
 
