@@ -16,6 +16,7 @@ from loop_rl.evaluation import evaluate, record_evaluation
 from loop_rl.evaluation.sample import sample_and_submit
 from loop_rl.evaluation.task import Task, about_left_out
 from loop_rl.learner.objective import group_advantages
+from loop_rl.learner.ranks import Ranks, joined
 from loop_rl.learner.update import rollout_weights, trained_weights
 from loop_rl.recipe.rl import Recipe
 from loop_rl.reward.pool import make_scorer
@@ -40,7 +41,6 @@ from loop_rl.runs.mirror import Mirror, import_wandb, mirrored
 from loop_rl.runs.progress import Progress, duration
 from loop_rl.runs.rows import append_row, read_rows
 from loop_rl.runs.stop import StopRequests, stop_requests
-from loop_rl.training.ranks import Ranks, joined
 from loop_rl.training.rl_row import reward_matrix, reward_metrics, step_details, step_text, write_completions
 from loop_rl.training.trainer import MAX_NOT_FINITE_IN_A_ROW, Trainer
 
@@ -53,7 +53,7 @@ _MAY_CHANGE = (
 
 
 def train(recipe: Recipe, resume: bool = False, progress: bool = True, ranks: Ranks | None = None) -> Path:
-    """Run the recipe and return its run folder. Under torchrun every rank calls it; see loop_rl.training.ranks.
+    """Run the recipe and return its run folder. Under torchrun every rank calls it; see loop_rl.learner.ranks.
 
     Everything that the user can get wrong is checked before a worker starts. Ctrl-C ends the step under way, a second
     one (or, of several ranks, the first) gives it up; then a checkpoint is saved, and KeyboardInterrupt is raised. A

@@ -11,6 +11,7 @@ from trl import SFTConfig, SFTTrainer
 
 from loop_rl.errors import UserError
 from loop_rl.learner.language import IGNORED
+from loop_rl.learner.schedule import wsd_factor
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.loading import load_model
 from loop_rl.recipe.sft import SftRecipe
@@ -30,7 +31,6 @@ from loop_rl.runs.stop import stop_requests
 from loop_rl.training.depth_prior import DepthPrior, mean_depth
 from loop_rl.training.learned_prior import make_prior
 from loop_rl.training.pretrain import truncated_loss
-from loop_rl.training.schedule import wsd_factor
 from loop_rl.training.sft_data import sft_rows
 from loop_rl.training.sft_run import TRAINER_FILES, RunKeeper
 from loop_rl.training.text_trainer import MAY_CHANGE, make_optimizer, stopped

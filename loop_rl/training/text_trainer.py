@@ -16,6 +16,7 @@ from loop_rl.data.corpus import load_corpus
 from loop_rl.errors import UserError
 from loop_rl.learner import optimizer
 from loop_rl.learner.language import IGNORED
+from loop_rl.learner.schedule import wsd_factor
 from loop_rl.recipe.pretrain import (
     PretrainDataSection,
     PretrainOptimSection,
@@ -41,7 +42,6 @@ from loop_rl.runs.lock import run_lock
 from loop_rl.runs.progress import Progress, duration
 from loop_rl.runs.rows import append_row
 from loop_rl.runs.stop import stop_requests
-from loop_rl.training.schedule import wsd_factor
 
 # Keys that decide no result, and the length, of which a resumed run is warned.
 MAY_CHANGE = ("run", "train.max_steps", "train.save_steps", "train.keep_checkpoints", "train.threads")

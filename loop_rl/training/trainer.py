@@ -17,9 +17,12 @@ from loop_rl.errors import UserError
 from loop_rl.evaluation.settings import weights_digest
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, samples_of, shares
+from loop_rl.learner.exchange import deal, receive
 from loop_rl.learner.health import breach, recomputing
 from loop_rl.learner.metrics import Metrics, over_iterations
 from loop_rl.learner.optimizer import make_optimizer, trainable
+from loop_rl.learner.ranks import Ranks
+from loop_rl.learner.schedule import decay_factor
 from loop_rl.learner.update import Learner, Objective
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.adapters import adapted, load_adapters, merged_weights, save_adapters
@@ -30,10 +33,7 @@ from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.runs.checkpoints import check_finite, load_training_state, save_training_state
-from loop_rl.training.exchange import deal, receive
 from loop_rl.training.memory import check_fits, estimate
-from loop_rl.training.ranks import Ranks
-from loop_rl.training.schedule import decay_factor
 
 log = logging.getLogger(__name__)
 

@@ -43,8 +43,8 @@ def register(verbs: Any) -> None:
 
 
 def run_train(arguments: argparse.Namespace) -> None:
+    from loop_rl.learner.ranks import joined
     from loop_rl.recipe.kinds import load_for
-    from loop_rl.training.ranks import joined
 
     with joined() as ranks:
         recipe = load_for("train", arguments.recipe, arguments.set)

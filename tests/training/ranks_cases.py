@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from loop_rl.errors import UserError
-from loop_rl.training.exchange import deal, receive
-from loop_rl.training.ranks import Ranks, joined
+from loop_rl.learner.exchange import deal, receive
+from loop_rl.learner.ranks import Ranks, joined
 
 CASES: dict[str, Callable[[Ranks], None]] = {}
 LONG = 60.0  # a rank that is not ended from outside is late, and killed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loop_rl.training.schedule import wsd_factor
+from loop_rl.learner.schedule import wsd_factor
 
 
 def test_values():
