@@ -13,10 +13,10 @@ from loop_rl.learner.language import next_token_loss
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.recipe.pretrain import PretrainRecipe
 from loop_rl.runs.checkpoints import reading
+from loop_rl.sizes.flops import row_flops
+from loop_rl.sizes.memory import check_trainable
 from loop_rl.training.depth_prior import mean_depth
-from loop_rl.training.flops import row_flops
 from loop_rl.training.learned_prior import make_prior, prior_metrics
-from loop_rl.training.memory import check_trainable
 from loop_rl.training.text_trainer import TextTrainer, load_tokenizer, train_on_text
 
 

@@ -33,7 +33,7 @@ from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.runs.checkpoints import check_finite, load_training_state, save_training_state
-from loop_rl.training.memory import check_fits, estimate
+from loop_rl.sizes.memory import check_fits, estimate
 
 log = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ def register(verbs: Any) -> None:
 
 
 def run_inspect(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.inspect import as_text, inspect
+    from loop_rl.sizes.inspect import as_text, inspect
 
     found = inspect(arguments.path, arguments.batch, arguments.length, arguments.depth, arguments.dtype)
     print(json.dumps(found, indent=2) + "\n" if arguments.format == "json" else as_text(found), end="")

@@ -50,7 +50,7 @@ def run_train(arguments: argparse.Namespace) -> None:
         recipe = load_for("train", arguments.recipe, arguments.set)
         if arguments.dry_run:
             from loop_rl.evaluation.task import sizes
-            from loop_rl.training.memory import check_fits, estimate
+            from loop_rl.sizes.memory import check_fits, estimate
             from loop_rl.training.rl import check_folder, check_machine
 
             if ranks.main:

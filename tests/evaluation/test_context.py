@@ -9,7 +9,7 @@ from loop_rl.errors import UserError
 from loop_rl.evaluation.context import check_context, forward_depth
 from loop_rl.models import LoopedConfig
 from loop_rl.recipe.rl import Recipe
-from loop_rl.training.memory import estimate
+from loop_rl.sizes.memory import estimate
 from loop_rl.training.trainer import Trainer
 from tests.evaluation.doubles import Characters
 from tests.families import tokenizer

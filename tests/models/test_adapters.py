@@ -5,7 +5,7 @@ import pytest
 from loop_rl.errors import UserError
 from loop_rl.models.adapters import adapted, adapted_layers
 from loop_rl.recipe.rl import LoraSection, Recipe
-from loop_rl.training.memory import estimate
+from loop_rl.sizes.memory import estimate
 from loop_rl.training.trainer import Trainer
 from tests.families import tokenizer
 from tests.tiny import tiny_model

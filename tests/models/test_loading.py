@@ -12,7 +12,6 @@ import torch
 
 from loop_rl import hub
 from loop_rl.commands.evaluation import find_target, run_eval
-from loop_rl.commands.inspect import inspect
 from loop_rl.errors import UserError
 from loop_rl.models import loading as load
 from loop_rl.models.generation import model_end_tokens
@@ -20,7 +19,8 @@ from loop_rl.models.loading import EMBEDDED, load_config, load_model, resolve_mo
 from loop_rl.recipe.rl import Recipe
 from loop_rl.recipe.sft import SftRecipe
 from loop_rl.runs.checkpoints import save_checkpoint
-from loop_rl.training.memory import estimate
+from loop_rl.sizes.inspect import inspect
+from loop_rl.sizes.memory import estimate
 from loop_rl.training.sft import sft
 from loop_rl.training.trainer import Trainer
 from tests.families import tokenizer as characters

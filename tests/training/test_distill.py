@@ -14,9 +14,9 @@ from loop_rl.models.attention.terminal import TerminalPrefill
 from loop_rl.models.loading import EMBEDDED, load_config, load_model
 from loop_rl.models.prefill import STUDENT_FILE, PrefillStudent, prefill, student_endpoint, teacher_endpoint
 from loop_rl.recipe.distill import DistillRecipe
+from loop_rl.sizes.memory import student_count
 from loop_rl.training import distill as module
 from loop_rl.training.distill import Distiller, distill, distillation_loss
-from loop_rl.training.memory import student_count
 from tests.tiny import tiny_model
 
 

@@ -16,7 +16,7 @@ from loop_rl.models.loading import load_model
 from loop_rl.recipe.rl import LoraSection, Recipe
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampler import sample_groups
-from loop_rl.training.memory import run_parts
+from loop_rl.sizes.memory import run_parts
 from loop_rl.training.trainer import Trainer
 from tests.families import FAMILIES, write_model
 from tests.rounding import rounding

@@ -16,8 +16,8 @@ from loop_rl.models.adapters import adapted
 from loop_rl.models.attention.context import DecodeContext, PaddedContext
 from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout.record import Completion, Rollout
-from loop_rl.training import memory, trainer
-from loop_rl.training.memory import (
+from loop_rl.sizes import memory
+from loop_rl.sizes.memory import (
     MIB,
     Memory,
     Part,
@@ -29,6 +29,7 @@ from loop_rl.training.memory import (
     parameter_count,
     run_parts,
 )
+from loop_rl.training import trainer
 
 CONFIG = LoopedConfig(vocab_size=64, hidden_size=64, intermediate_size=176, head_dim=16, depth=3)
 

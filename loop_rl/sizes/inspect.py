@@ -20,7 +20,7 @@ from loop_rl.models.families.load import check_fit
 from loop_rl.models.generation import end_tokens, read_generation_config
 from loop_rl.models.loading import config_folder, load_tokenizer
 from loop_rl.recipe.rl import RolloutSection
-from loop_rl.training.memory import activations, readable
+from loop_rl.sizes.memory import activations, readable
 
 ITEMS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 

@@ -3,7 +3,7 @@
 import torch
 
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
-from loop_rl.training.flops import row_flops
+from loop_rl.sizes.flops import row_flops
 
 
 def test_count_by_hand():
