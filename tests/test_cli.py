@@ -378,7 +378,7 @@ def test_bench_prints_a_table_or_json(monkeypatch, capsys):
     seen = {}
     result = {"rows": [row], "learned_tokens": 512}
     bench = SimpleNamespace(bench_update=lambda **sizes: seen.update(sizes) or result)
-    monkeypatch.setitem(sys.modules, "loop_rl.learner.bench", bench)
+    monkeypatch.setitem(sys.modules, "loop_rl.bench.update", bench)
     assert main(["bench", "update", "--format", "json", "--depth", "32"]) == 0
     assert json.loads(capsys.readouterr().out) == result
     assert seen == {"width": 512, "depth": 32, "batch": 4, "length": 256, "runs": 5}

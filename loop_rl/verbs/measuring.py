@@ -112,7 +112,7 @@ def run_diagnose(arguments: argparse.Namespace) -> None:
 
 
 def run_bench_decode(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.bench import decode
+    from loop_rl.bench.running import decode
 
     quiet()
     rows, table = decode(
@@ -128,7 +128,7 @@ def run_bench_decode(arguments: argparse.Namespace) -> None:
 
 
 def run_bench_prefill(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.bench import prefill
+    from loop_rl.bench.running import prefill
 
     quiet()
     rows, table = prefill(
@@ -145,8 +145,8 @@ def run_bench_prefill(arguments: argparse.Namespace) -> None:
 
 
 def run_bench_update(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.bench import table
-    from loop_rl.learner.bench import bench_update
+    from loop_rl.bench.running import table
+    from loop_rl.bench.update import bench_update
 
     result = bench_update(
         width=arguments.width,

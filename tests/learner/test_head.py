@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from loop_rl.bench.update import LiveBytes
 from loop_rl.learner import head
-from loop_rl.learner.bench import LiveBytes
 from loop_rl.learner.head import token_cross_entropy, token_kl, token_logps
 
 TOKENS, WIDTH, VOCABULARY = 23, 8, 50

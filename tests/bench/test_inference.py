@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from loop_rl.diagnosis.bench import bench_decode, bench_prefill, table
+from loop_rl.bench.inference import bench_decode, bench_prefill, table
 from loop_rl.diagnosis.sharing import sharing_loss
 from loop_rl.models.prefill import PrefillStudent
 from tests.tiny import tiny_model

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from loop_rl.bench import update as bench
 from loop_rl.errors import UserError
 from loop_rl.fixed_point import parse_estimator
-from loop_rl.learner import bench
 
 SMALL = dict(width=64, batch=2, length=24, vocab_size=40)
 

@@ -47,8 +47,8 @@ def decode(
     model: str, depth: int | None, batch: int, prompt: int, tokens: int, runs: int, threads: int | None
 ) -> tuple[list[dict[str, Any]], str]:
     """Both caches' rows, and their table."""
-    from loop_rl.diagnosis.bench import bench_decode
-    from loop_rl.diagnosis.bench import table as as_table
+    from loop_rl.bench.inference import bench_decode
+    from loop_rl.bench.inference import table as as_table
 
     looped, _, _ = _load(model, threads, prompt + tokens)
     rows = bench_decode(looped, batch, prompt, tokens, depth or looped.config.depth, runs, _say)
@@ -66,9 +66,9 @@ def prefill(
     data_folder: str | None,
 ) -> tuple[list[dict[str, Any]], str]:
     """A row for each way of prefilling, and their table."""
+    from loop_rl.bench.inference import bench_prefill
+    from loop_rl.bench.inference import table as as_table
     from loop_rl.commands.diagnose import text_rows
-    from loop_rl.diagnosis.bench import bench_prefill
-    from loop_rl.diagnosis.bench import table as as_table
     from loop_rl.models.prefill import PrefillStudent
 
     looped, tokenizer, folder = _load(model, threads, length)

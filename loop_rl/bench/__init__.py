@@ -1,0 +1,1 @@
+"""What updates, decoding and prefill cost on this machine."""
