@@ -28,7 +28,7 @@ def run_diagnose(
     """Measures the model; returns (table, JSON), and draws the figure beside the JSON when `out` names a folder."""
     from rich.console import Console
 
-    from loop_rl.commands.evaluation import find_target
+    from loop_rl.evaluation.running import find_target
 
     target = find_target(model)
     import torch

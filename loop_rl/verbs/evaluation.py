@@ -57,7 +57,7 @@ def register(verbs: Any) -> None:
 
 
 def run_eval(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.evaluation import run_eval
+    from loop_rl.evaluation.running import run_eval
     from loop_rl.report import lines, render_evaluations
 
     samples, temperature = arguments.samples, arguments.temperature

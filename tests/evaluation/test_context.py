@@ -3,10 +3,10 @@
 import pytest
 
 from loop_rl.commands.diagnose import run_diagnose
-from loop_rl.commands.evaluation import run_eval
 from loop_rl.data import Example
 from loop_rl.errors import UserError
 from loop_rl.evaluation.context import check_context, forward_depth
+from loop_rl.evaluation.running import run_eval
 from loop_rl.models import LoopedConfig
 from loop_rl.recipe.rl import Recipe
 from loop_rl.sizes.memory import estimate

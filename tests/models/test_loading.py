@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from loop_rl import hub
-from loop_rl.commands.evaluation import find_target, run_eval
 from loop_rl.errors import UserError
+from loop_rl.evaluation.running import find_target, run_eval
 from loop_rl.models import loading as load
 from loop_rl.models.generation import model_end_tokens
 from loop_rl.models.loading import EMBEDDED, load_config, load_model, resolve_model

@@ -10,8 +10,8 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from loop_rl.commands.evaluation import run_eval
 from loop_rl.errors import UserError
+from loop_rl.evaluation.running import run_eval
 from loop_rl.models.adapters import ADAPTER_FILE, load_adapters, save_adapters
 from loop_rl.models.convert import convert
 from loop_rl.models.loading import EMBEDDED, load_model

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from loop_rl.commands.evaluation import find_target, resolve
 from loop_rl.commands.retrofit import run_retrofit
+from loop_rl.evaluation.running import find_target, resolve
 from loop_rl.models.convert import convert
 from loop_rl.models.generation import model_end_tokens
 from loop_rl.models.loading import load_config, load_model

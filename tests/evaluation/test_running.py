@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from loop_rl.cli import main
-from loop_rl.commands.evaluation import find_target, model_name, resolve
 from loop_rl.errors import UserError
+from loop_rl.evaluation.running import find_target, model_name, resolve
 from loop_rl.models.generation import end_tokens
 from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout import sampler
