@@ -9,8 +9,8 @@ import argparse
 
 import torch
 
-from loop_rl.commands.diagnose import text_rows
 from loop_rl.diagnosis.convergence import tokenwise_changes
+from loop_rl.diagnosis.running import text_rows
 from loop_rl.learner.language import token_losses
 from loop_rl.models.attention.context import PaddedContext
 from loop_rl.models.loading import load_model

@@ -68,7 +68,7 @@ def prefill(
     """A row for each way of prefilling, and their table."""
     from loop_rl.bench.inference import bench_prefill
     from loop_rl.bench.inference import table as as_table
-    from loop_rl.commands.diagnose import text_rows
+    from loop_rl.diagnosis.running import text_rows
     from loop_rl.models.prefill import PrefillStudent
 
     looped, tokenizer, folder = _load(model, threads, length)

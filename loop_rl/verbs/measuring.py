@@ -94,7 +94,7 @@ def _sizes(parser: argparse.ArgumentParser, **sizes: tuple[int, str]) -> None:
 
 
 def run_diagnose(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.diagnose import run_diagnose
+    from loop_rl.diagnosis.running import run_diagnose
 
     quiet()
     table, as_json = run_diagnose(

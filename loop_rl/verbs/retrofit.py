@@ -72,7 +72,7 @@ def layers(text: str) -> range:
 
 
 def run_retrofit(arguments: argparse.Namespace) -> None:
-    from loop_rl.commands.retrofit import run_retrofit
+    from loop_rl.diagnosis.retrofitting import run_retrofit
     from loop_rl.models.retrofit import Cut
 
     quiet()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from loop_rl.commands.diagnose import run_diagnose
 from loop_rl.data import Example
+from loop_rl.diagnosis.running import run_diagnose
 from loop_rl.errors import UserError
 from loop_rl.evaluation.context import check_context, forward_depth
 from loop_rl.evaluation.running import run_eval

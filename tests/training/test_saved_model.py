@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from loop_rl.commands.retrofit import run_retrofit
+from loop_rl.diagnosis.retrofitting import run_retrofit
 from loop_rl.evaluation.running import find_target, resolve
 from loop_rl.models.convert import convert
 from loop_rl.models.generation import model_end_tokens

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from loop_rl.cli import main
-from loop_rl.commands.diagnose import text_rows
+from loop_rl.diagnosis.running import text_rows
 from loop_rl.errors import UserError
 from loop_rl.models.loading import load_model
 

@@ -66,7 +66,7 @@ def run_retrofit(
     """
     import torch
 
-    from loop_rl.commands.diagnose import check_length, text_rows
+    from loop_rl.diagnosis.running import check_length, text_rows
     from loop_rl.models.loading import check_vocabulary
     from loop_rl.models.retrofit import retrofit
 
