@@ -19,11 +19,11 @@ import yaml
 
 from loop_rl import cli, hub
 from loop_rl.cli import build_parser, main
-from loop_rl.commands import job
-from loop_rl.commands import submit as submitting
 from loop_rl.interrupts import SIGNALS, Interrupted
 from loop_rl.recipe.kinds import shipped
 from loop_rl.recipe.rl import load_recipe
+from loop_rl.training import job
+from loop_rl.training import submission as submitting
 from loop_rl.verbs import training
 from tests.damage import full_disk, write_parquet, write_safetensors, write_text, write_torch
 
@@ -427,7 +427,7 @@ def test_the_job_runs_the_resolved_recipe(monkeypatch):
     monkeypatch.setattr(job, "main", lambda argv: seen.update(argv=argv, recipe=load_recipe(argv[1])) or 7)
     monkeypatch.setenv(job.VARIABLE, variables[job.VARIABLE])
     command = submitting.entrypoint(resume=True).split()
-    assert command[:4] == ["exec", "python", "-m", "loop_rl.commands.job"]
+    assert command[:4] == ["exec", "python", "-m", "loop_rl.training.job"]
     assert job.run(command[4:]) == 7
     assert (seen["argv"][0], seen["argv"][2:]) == ("train", ["--resume"])
     assert seen["recipe"] == recipe

@@ -16,7 +16,7 @@ from loop_rl.models.loading import check_vocabulary, differing_weight, load_mode
 from loop_rl.models.prefill import STUDENT_FILE, PrefillStudent
 from loop_rl.recipe.distill import DistillRecipe
 from loop_rl.runs.checkpoints import reading
-from loop_rl.training.text_trainer import TextTrainer, load_tokenizer, train_on_text
+from loop_rl.training.text import TextTrainer, load_tokenizer, train_on_text
 
 
 def distill(recipe: DistillRecipe, resume: bool = False, progress: bool = True) -> Path:

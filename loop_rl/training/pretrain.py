@@ -17,7 +17,7 @@ from loop_rl.sizes.flops import row_flops
 from loop_rl.sizes.memory import check_trainable
 from loop_rl.training.depth_prior import mean_depth
 from loop_rl.training.learned_prior import make_prior, prior_metrics
-from loop_rl.training.text_trainer import TextTrainer, load_tokenizer, train_on_text
+from loop_rl.training.text import TextTrainer, load_tokenizer, train_on_text
 
 
 def pretrain(recipe: PretrainRecipe, resume: bool = False, progress: bool = True) -> Path:

@@ -41,7 +41,7 @@ from loop_rl.runs.mirror import Mirror, import_wandb, mirrored
 from loop_rl.runs.progress import Progress, duration
 from loop_rl.runs.rows import append_row, read_rows
 from loop_rl.runs.stop import StopRequests, stop_requests
-from loop_rl.training.rl_row import reward_matrix, reward_metrics, step_details, step_text, write_completions
+from loop_rl.training.rl_metrics import reward_matrix, reward_metrics, step_details, step_text, write_completions
 from loop_rl.training.trainer import MAX_NOT_FINITE_IN_A_ROW, Trainer
 
 # Keys that decide no result (rounding aside), and those of which a user may want more of the same run.

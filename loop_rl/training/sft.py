@@ -31,9 +31,9 @@ from loop_rl.runs.stop import stop_requests
 from loop_rl.training.depth_prior import DepthPrior, mean_depth
 from loop_rl.training.learned_prior import make_prior
 from loop_rl.training.pretrain import truncated_loss
+from loop_rl.training.sft_callback import TRAINER_FILES, RunKeeper
 from loop_rl.training.sft_data import sft_rows
-from loop_rl.training.sft_run import TRAINER_FILES, RunKeeper
-from loop_rl.training.text_trainer import MAY_CHANGE, make_optimizer, stopped
+from loop_rl.training.text import MAY_CHANGE, make_optimizer, stopped
 
 
 def sft(recipe: SftRecipe, resume: bool = False, progress: bool = True) -> Path:

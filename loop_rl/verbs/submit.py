@@ -19,6 +19,6 @@ def register(verbs: Any) -> None:
 
 
 def run_submit(arguments: argparse.Namespace) -> int:
-    from loop_rl.commands.submit import submit
+    from loop_rl.training.submission import submit
 
     return submit(arguments.recipe, arguments.address, arguments.set, arguments.resume)

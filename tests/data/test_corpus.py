@@ -7,7 +7,7 @@ import torch
 
 from loop_rl.data.corpus import IGNORED, Corpus, load_corpus
 from loop_rl.errors import UserError
-from loop_rl.training.text_trainer import load_tokenizer
+from loop_rl.training.text import load_tokenizer
 
 
 @pytest.fixture(scope="module")

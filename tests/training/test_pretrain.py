@@ -19,9 +19,9 @@ from loop_rl.recipe.pretrain import PretrainRecipe
 from loop_rl.recipe.rl import load_recipe
 from loop_rl.runs.checkpoints import latest_checkpoint
 from loop_rl.training import pretrain as module
-from loop_rl.training import text_trainer
+from loop_rl.training import text as text_trainer
 from loop_rl.training.pretrain import Pretrainer, pretrain, truncated_loss
-from loop_rl.training.text_trainer import load_tokenizer, make_optimizer
+from loop_rl.training.text import load_tokenizer, make_optimizer
 
 EXACT = 1e-10  # of float64: some thousand roundings, of gradients that partly cancel
 SIZES = dict(hidden_size=32, intermediate_size=48, num_attention_heads=2, num_key_value_heads=1, head_dim=16)

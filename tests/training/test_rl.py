@@ -32,7 +32,7 @@ from loop_rl.recipe.rl import Recipe, load_recipe
 from loop_rl.rollout.instance import ServerDied
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.training.rl import Trainer, train
-from loop_rl.training.rl_row import reward_matrix, reward_metrics
+from loop_rl.training.rl_metrics import reward_matrix, reward_metrics
 from tests.rounding import logp_rounding
 from tests.tiny import tiny_model
 

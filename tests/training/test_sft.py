@@ -21,8 +21,8 @@ from loop_rl.runs.checkpoints import latest_checkpoint
 from loop_rl.training import sft as module
 from loop_rl.training.pretrain import truncated_loss
 from loop_rl.training.sft import LoopedSFTTrainer, sft
+from loop_rl.training.sft_callback import RunKeeper
 from loop_rl.training.sft_data import sft_rows
-from loop_rl.training.sft_run import RunKeeper
 from tests.damage import full_disk, seal_again
 from tests.tiny import tiny_model
 

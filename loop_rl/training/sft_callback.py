@@ -24,7 +24,7 @@ from loop_rl.runs.disk import writing
 from loop_rl.runs.progress import Progress
 from loop_rl.runs.rows import append_row
 from loop_rl.training.learned_prior import prior_metrics
-from loop_rl.training.text_trainer import check_skipped, shown_metrics, summary
+from loop_rl.training.text import check_skipped, shown_metrics, summary
 
 if TYPE_CHECKING:
     from loop_rl.training.sft import LoopedSFTTrainer

@@ -1,4 +1,4 @@
-"""What a Ray job runs: `python -m loop_rl.commands.job train [--resume]`, its recipe in the variable LOOP_RL_RECIPE."""
+"""What a Ray job runs: `python -m loop_rl.training.job train [--resume]`, its recipe in the variable LOOP_RL_RECIPE."""
 
 from __future__ import annotations
 

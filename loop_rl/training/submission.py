@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loop_rl.commands.job import VARIABLE
 from loop_rl.data.names import is_own_file
 from loop_rl.errors import UserError
 from loop_rl.recipe.kinds import load_for
 from loop_rl.recipe.rl import Recipe
+from loop_rl.training.job import VARIABLE
 
 FORWARDED = ("LOOP_RL_", "HF_", "NCCL_")
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
@@ -26,7 +26,7 @@ STOP_SECONDS = 300  # for a stopped run to end its step and to save; Ray's own 3
 
 def entrypoint(resume: bool) -> str:
     """The command that the cluster runs, in the Python environment in which it was started."""
-    return "exec python -m loop_rl.commands.job train" + (" --resume" if resume else "")
+    return "exec python -m loop_rl.training.job train" + (" --resume" if resume else "")
 
 
 def environment(recipe: Recipe) -> dict[str, str]:
