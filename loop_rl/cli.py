@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from loop_rl.commands import checkpoints, data, evaluation, measuring, recipes, retrofit, submit, training
+from loop_rl.commands.arguments import Help
 from loop_rl.errors import UserError, out_of_memory
 from loop_rl.interrupts import Interrupted, interrupting
 from loop_rl.runs.disk import full_disk
-from loop_rl.verbs import checkpoints, data, evaluation, measuring, recipes, retrofit, submit, training
-from loop_rl.verbs.arguments import Help
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130

@@ -1,1 +1,1 @@
-"""The commands that do more than call one function."""
+"""The commands: their arguments, and calls of what does the work, imported when a command is run."""

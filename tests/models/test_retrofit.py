@@ -17,11 +17,11 @@ from transformers import (
 )
 
 from loop_rl.cli import main
+from loop_rl.commands.retrofit import layers
 from loop_rl.diagnosis.retrofitting import mean_loss
 from loop_rl.errors import UserError
 from loop_rl.models.loading import EMBEDDED, load_model
 from loop_rl.models.retrofit import INJECTIONS, Cut, retrofit, retrofit_config
-from loop_rl.verbs.retrofit import layers
 from tests.rounding import rounding
 
 SIZES = dict(

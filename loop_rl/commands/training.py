@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from loop_rl.verbs.arguments import quiet, recipe_argument, verb
+from loop_rl.commands.arguments import quiet, recipe_argument, verb
 
 
 def register(verbs: Any) -> None:

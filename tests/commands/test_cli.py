@@ -19,15 +19,15 @@ import yaml
 
 from loop_rl import cli, hub
 from loop_rl.cli import build_parser, main
+from loop_rl.commands import training
 from loop_rl.interrupts import SIGNALS, Interrupted
 from loop_rl.recipe.kinds import shipped
 from loop_rl.recipe.rl import load_recipe
 from loop_rl.training import job
 from loop_rl.training import submission as submitting
-from loop_rl.verbs import training
 from tests.damage import full_disk, write_parquet, write_safetensors, write_text, write_torch
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def refused(capsys, *argv):
@@ -447,7 +447,7 @@ def test_a_users_module_does_not_stand_before_a_package_of_the_project(tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "loop_rl", "eval", "embedded", "--data", "gsm8k", "--set", "data.folder=none"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
     )

@@ -7,8 +7,8 @@ import json
 import sys
 from typing import Any
 
+from loop_rl.commands.arguments import not_negative, positive, quiet, set_argument, temperature, verb
 from loop_rl.errors import UserError
-from loop_rl.verbs.arguments import not_negative, positive, quiet, set_argument, temperature, verb
 
 
 def register(verbs: Any) -> None:

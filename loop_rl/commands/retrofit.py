@@ -7,8 +7,8 @@ import re
 from importlib.util import find_spec
 from typing import Any
 
+from loop_rl.commands.arguments import positive, quiet, recipe_argument, recurrences, verb
 from loop_rl.errors import UserError
-from loop_rl.verbs.arguments import positive, quiet, recipe_argument, recurrences, verb
 
 
 def register(verbs: Any) -> None:

@@ -19,7 +19,7 @@ import pytest
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.loading import EMBEDDED
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RECIPE = """
 extends: quickstart_reuse_neumann4
 model: {path: tiny, depth: 2}

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from loop_rl.verbs.arguments import Help, positive, quiet, recurrences, verb
+from loop_rl.commands.arguments import Help, positive, quiet, recurrences, verb
 
 
 def register(verbs: Any) -> None:

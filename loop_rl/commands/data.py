@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from loop_rl.verbs.arguments import positive, set_argument, verb
+from loop_rl.commands.arguments import positive, set_argument, verb
 
 
 def register(verbs: Any) -> None:

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from typing import Any
 
-from loop_rl.verbs.arguments import recipe_argument, set_argument, verb
+from loop_rl.commands.arguments import recipe_argument, set_argument, verb
 
 
 def register(verbs: Any) -> None:
