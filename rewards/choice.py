@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rewards.math_extract import NO_BOX, last_box
+from rewards.math.extract import NO_BOX, last_box
 from rewards.text import answered, completion_text
 
 _DRESS = r"(?>(?:[\s*_$`:\[\"“]|\\[(\[]|\\(?:text|textbf|mathrm|mathbf)\{|(?:the|option|choice|letter)\b){0,12})"

@@ -1,13 +1,13 @@
 r"""MATH500's reward: 1.0 when a completion's answer is the reference's, else 0.0.
 
-Which text is the answer: the last balanced `\boxed{...}`, else what `math_extract` falls back to. A last box that is
+Which text is the answer: the last balanced `\boxed{...}`, else what `math.extract` falls back to. A last box that is
 never closed is a cut-off answer. Answers and references have at most `LONGEST_ANSWER` characters, numbers
-`latex_tokens.LONGEST_NUMBER`; a longer answer is wrong, unless it is the reference's text.
+`math.tokens.LONGEST_NUMBER`; a longer answer is wrong, unless it is the reference's text.
 
-How it is compared: read by a strict grammar (`math_answer`, `latex_expression`) that refuses what it doesn't know, and
+How it is compared: read by a strict grammar (`math.answer`, `math.expression`) that refuses what it doesn't know, and
 evaluates nothing but mathematics. math-verify's own reader is not used, since it drops what it can't read, and its
-comparison only where ours is undecided. Everything happens in worker processes (`math_pool`) that are killed after
-`math_pool.TIME_LIMIT` seconds; what takes longer, or breaks its worker twice, is wrong. Without a healthy worker, or
+comparison only where ours is undecided. Everything happens in worker processes (`math.pool`) that are killed after
+`math.pool.TIME_LIMIT` seconds; what takes longer, or breaks its worker twice, is wrong. Without a healthy worker, or
 where our own code fails, the score is None.
 
 The choices, each the same for references and completions:
@@ -36,7 +36,7 @@ The choices, each the same for references and completions:
 - Text: letter case, punctuation and \text don't count, words and their order do: evelyn is \text{Evelyn}, seat isn't
   \text{east}. (C), \text{(C)} and C are one choice. Three letters and more without a sign between are a word.
 - A variable's case counts. e and i are the constants. An odd root of a negative number is real. log is to the base 10.
-- A reference must be readable, and text of at most `math_worker.MOST_WORDS` words, without control characters (what
+- A reference must be readable, and text of at most `math.worker.MOST_WORDS` words, without control characters (what
   JSON makes of "\frac" written with one backslash); `check_gold` names the others. The reference's own text is right
   whatever its size: of one past the bounds, as 9^{9^9}, another form is not scored.
 """
@@ -49,9 +49,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from rewards.latex_tokens import CONTROL
-from rewards.math_extract import extract_answer, last_box
-from rewards.math_pool import PoolError, Verdict, pool
+from rewards.math.extract import extract_answer, last_box
+from rewards.math.pool import PoolError, Verdict, pool
+from rewards.math.tokens import CONTROL
 from rewards.text import completion_text
 
 LONGEST_ANSWER = 2000  # characters, of an answer and of a reference

@@ -2,8 +2,8 @@
 
 The program runs in a process that holds no expected output and sends back plain data (`rewards.sandbox`); neither an
 exit status, nor a printed line, nor an object's own operators decide anything. What counts as right is evalplus' rule
-(`rewards.mbpp_oracle`); which part of a completion is its program is told by `rewards.mbpp_program`; expected outputs
-are made once from the canonical solutions (`rewards.mbpp_expected`).
+(`rewards.code.oracle`); which part of a completion is its program is told by `rewards.code.program`; expected outputs
+are made once from the canonical solutions (`rewards.code.expected`).
 
 Limits follow the canonical solution: 4 times its CPU time and at least 4 s for all inputs together, twice its memory
 and at least 1 GiB. Wall time is limited to twice the CPU limit and 5 s: a right program passes on a busy machine.
@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rewards.mbpp_expected import CanonicalError, ExpectedOutputs, Output, cache_folder, digest
-from rewards.mbpp_oracle import NOT_NONE, is_right
-from rewards.mbpp_program import extract_program
-from rewards.mbpp_scoring import NO_ANSWER, Judge, Scored, score_all, shared
-from rewards.mbpp_tasks import FILE_NAMES, Task, find_data, load_tasks
+from rewards.code.expected import CanonicalError, ExpectedOutputs, Output, cache_folder, digest
+from rewards.code.oracle import NOT_NONE, is_right
+from rewards.code.program import extract_program
+from rewards.code.scoring import NO_ANSWER, Judge, Scored, score_all, shared
+from rewards.code.tasks import FILE_NAMES, Task, find_data, load_tasks
 from rewards.sandbox.inside.encode import DIGEST, VALUE
 from rewards.sandbox.readable import visible
 from rewards.sandbox.wire import UNBOUNDED, Malformed, Size, decode

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rewards import gsm8k, math500, mbpp_plus
-from rewards.mbpp_tasks import FILE_NAMES
+from rewards.code.tasks import FILE_NAMES
 
 PROMISED = {"gsm8k": 20_000.0, "math500": 100.0, "mbpp_plus": 15.0}  # per second, on two cores
 

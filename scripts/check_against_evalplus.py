@@ -23,8 +23,8 @@ os.environ["EVALPLUS_MAX_MEMORY_BYTES"] = "-1"  # its limit counts the memory of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rewards import mbpp_plus
-from rewards.mbpp_oracle import NOT_NONE
-from rewards.mbpp_tasks import Task
+from rewards.code.oracle import NOT_NONE
+from rewards.code.tasks import Task
 
 _OPERATORS = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.FloorDiv, ast.FloorDiv: ast.Div,

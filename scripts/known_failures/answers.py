@@ -19,9 +19,9 @@ from loop_rl.recipe.rl import DataSection
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.rollout.text import CompletionText
 from rewards.choice import choice_reward
+from rewards.code.asserts import mbpp_reward
 from rewards.gsm8k import gsm8k_reward
 from rewards.math500 import check_gold, math500_reward
-from rewards.mbpp import mbpp_reward
 
 Reward = Callable[..., list[float | None]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rewards import mbpp_plus
-from rewards.mbpp_scoring import shared
+from rewards.code.scoring import shared
 from rewards.sandbox.launch import Bubblewrap, Plain, bubblewraps
 from rewards.sandbox.pool import Pool
 from rewards.sandbox.worker import SandboxError

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from rewards.code.program import extract_program
 from rewards.gsm8k import gsm8k_reward
 from rewards.math500 import math500_reward
-from rewards.mbpp_program import extract_program
 
 TABLE = Path(__file__).parents[2] / "../shared/cases/known_failures_2.jsonl"
 

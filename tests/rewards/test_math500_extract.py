@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewards.math.extract import extract_answer
 from rewards.math500 import math500_reward
-from rewards.math_extract import extract_answer
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from rewards import math500, math_pool, math_worker
+from rewards import math500
+from rewards.math import pool as math_pool
+from rewards.math import worker as math_worker
 from rewards.math500 import check_gold, close, math500_reward, start
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +44,7 @@ def workers(parent=None):
             command, status = (entry / "cmdline").read_bytes(), (entry / "stat").read_text().rsplit(")", 1)[1].split()
         except (OSError, IndexError):
             continue
-        if b"rewards.math_worker" in command and status[0] != "Z" and int(status[1]) == (parent or os.getpid()):
+        if b"rewards.math.worker" in command and status[0] != "Z" and int(status[1]) == (parent or os.getpid()):
             found.append(int(entry.name))
     return found
 
@@ -225,7 +227,7 @@ def test_killed_workers_are_replaced():
 @pytest.mark.parametrize("act", ["os._exit(3)", "os.kill(os.getpid(), 11)", "bytearray(3 * 2**30)"])
 def test_what_breaks_two_healthy_workers_is_wrong(alone, monkeypatch, act):
     breaks = (
-        "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); import rewards.math_worker as worker; "
+        "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); import rewards.math.worker as worker; "
         f"judge = worker.judge; worker.judge = lambda *pair: {act} if '8' in pair[1] else judge(*pair); "
         "worker.main(float(sys.argv[2]))"
     )
@@ -239,7 +241,7 @@ def test_what_breaks_two_healthy_workers_is_wrong(alone, monkeypatch, act):
 def test_workers_that_are_killed_from_outside_make_no_answer_wrong(alone, monkeypatch):
     """As the kernel does when memory is short: whatever the answer, it is not scored."""
     killed = (
-        "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); import rewards.math_worker as worker; "
+        "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); import rewards.math.worker as worker; "
         "judge = worker.judge; worker.judge = lambda *pair: "
         "os.kill(os.getpid(), 9) if '8' in pair[1] else judge(*pair); worker.main(float(sys.argv[2]))"
     )
@@ -267,8 +269,8 @@ def test_an_error_in_our_own_code_makes_no_answer_wrong(error):
 
 
 def test_what_our_own_code_fails_on_is_not_scored(alone, monkeypatch):
-    broken = "import rewards.math_equal; rewards.math_equal._same_grid = None; from rewards.math_worker"
-    monkeypatch.setattr(math_pool, "_CODE", math_pool._CODE.replace("from rewards.math_worker", broken))
+    broken = "import rewards.math.equal; rewards.math.equal._same_grid = None; from rewards.math.worker"
+    monkeypatch.setattr(math_pool, "_CODE", math_pool._CODE.replace("from rewards.math.worker", broken))
     reasons = []
     texts = ["\\boxed{\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}}", "\\boxed{\\frac{\\sqrt{4}}{2}}"]
     scores = math500_reward(None, texts, answer=["(1, 2)", "1"], log_extra=lambda _, row: reasons.extend(row))
@@ -302,7 +304,7 @@ def test_an_interpreter_that_is_missing(alone, monkeypatch):
 SCRIPT = """
 import os, sys, time
 from rewards.math500 import math500_reward, start
-from rewards import math_pool
+from rewards.math import pool as math_pool
 math_pool.TIME_LIMIT = 1.0
 {body}
 """

@@ -8,11 +8,11 @@ import sympy
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from rewards.latex_tokens import Unreadable
+from rewards.math.answer import read
+from rewards.math.equal import equal
+from rewards.math.kinds import Scalar
+from rewards.math.tokens import Unreadable
 from rewards.math500 import _plain, math500_reward
-from rewards.math_answer import read
-from rewards.math_equal import equal
-from rewards.math_kinds import Scalar
 
 INTEGERS = st.integers(-(10**30), 10**30)
 FRACTIONS = st.fractions(min_value=-(10**12), max_value=10**12, max_denominator=10**12)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rewards.mbpp import mbpp_reward, mbpp_tests
+from rewards.code.asserts import mbpp_reward, mbpp_tests
 from tests.rewards.mbpp_squares import MODES, scoring
 
 DATA = Path(os.environ.get("LOOP_RL_DATA") or Path(__file__).parents[2] / "../shared/data") / "mbpp.jsonl"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rewards import mbpp_plus
-from rewards.mbpp_tasks import FILE_NAMES, load_tasks
+from rewards.code.tasks import FILE_NAMES, load_tasks
 from tests.rewards.mbpp_squares import score, scoring
 
 DATA = Path(os.environ.get("LOOP_RL_DATA") or Path(__file__).parents[2] / "../shared/data") / FILE_NAMES[0]

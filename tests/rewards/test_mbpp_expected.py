@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from rewards import mbpp_expected, mbpp_plus
+from rewards import mbpp_plus
+from rewards.code import expected as mbpp_expected
 from rewards.sandbox.worker import Limits
 from tests.rewards.mbpp_squares import LONG, MODES, SQUARES, row, score, scoring, write_tasks
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rewards import mbpp_expected
+from rewards.code import expected as mbpp_expected
 from rewards.sandbox import worker
 from rewards.sandbox.worker import Ending, Limits
 from tests.rewards.mbpp_hostile import ESCAPING, GREEDY, HOSTILE, LEAVING, LYING, RIGHT, SLEEPING, SPINNING

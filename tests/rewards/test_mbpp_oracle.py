@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rewards.mbpp_oracle import is_right, tolerance
+from rewards.code.oracle import is_right, tolerance
 from rewards.sandbox.wire import Items, Opaque
 
 

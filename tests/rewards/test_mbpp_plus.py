@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rewards import mbpp_expected, mbpp_plus
-from rewards.mbpp_scoring import shared
-from rewards.mbpp_tasks import FILE_NAMES, load_tasks
+from rewards import mbpp_plus
+from rewards.code import expected as mbpp_expected
+from rewards.code.scoring import shared
+from rewards.code.tasks import FILE_NAMES, load_tasks
 from rewards.sandbox import pool as pools
 from rewards.sandbox.pool import Pool
 from rewards.sandbox.worker import Ending, Limits, SandboxError, Worker

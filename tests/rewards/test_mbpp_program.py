@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rewards.mbpp_program import extract_program
+from rewards.code.program import extract_program
 
 DEF = "def area(w, h):\n    return w * h"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rewards import mbpp_plus
-from rewards.mbpp_oracle import _AS_SETS, _SECOND_READINGS, NOT_NONE
-from rewards.mbpp_tasks import FILE_NAMES, find_data, load_tasks
+from rewards.code.oracle import _AS_SETS, _SECOND_READINGS, NOT_NONE
+from rewards.code.tasks import FILE_NAMES, find_data, load_tasks
 from tests.rewards.mbpp_squares import row
 
 DATA = Path(os.environ.get("LOOP_RL_DATA") or Path(__file__).parents[2] / "../shared/data") / FILE_NAMES[0]

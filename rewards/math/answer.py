@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from sympy import Expr, Integer, nan, oo, zoo
 
-from rewards.latex_expression import parse_expression
-from rewards.latex_tokens import Token, TooLarge, Unreadable, tokenize
-from rewards.math_kinds import (
+from rewards.math.expression import parse_expression
+from rewards.math.kinds import (
     Answer,
     Based,
     Clock,
@@ -21,8 +20,9 @@ from rewards.math_kinds import (
     Words,
     plain_words,
 )
-from rewards.math_relation import read_relation
-from rewards.math_units import strip_units
+from rewards.math.relation import read_relation
+from rewards.math.tokens import Token, TooLarge, Unreadable, tokenize
+from rewards.math.units import strip_units
 
 MOST_PARTS = 200
 DEEPEST = 40

@@ -19,7 +19,7 @@ from fractions import Fraction
 import sympy
 from sympy import Expr, Integer, Rational, Symbol
 
-from rewards.latex_tokens import Token, TooLarge, Unreadable
+from rewards.math.tokens import Token, TooLarge, Unreadable
 
 DEEPEST = 60  # nested groups
 LARGEST_BITS = 20_000  # of any integer that is computed

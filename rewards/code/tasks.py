@@ -20,7 +20,7 @@ class Task:
 
     Attributes:
         base_input, plus_input: what the entry point is called with, a sequence of arguments each.
-        atol: the data's absolute tolerance; 0: exact, except for floats (see `rewards.mbpp_oracle`).
+        atol: the data's absolute tolerance; 0: exact, except for floats (see `rewards.code.oracle`).
         assertion: MBPP's own asserts; not used for scoring.
     """
 

@@ -7,7 +7,7 @@ words are units when they are known or have five letters and more, so that `6xyz
 import re
 from collections.abc import Sequence
 
-from rewards.latex_tokens import Token, Unreadable
+from rewards.math.tokens import Token, Unreadable
 
 _NAMES = {
     "mm": "mm millimeter millimeters millimetre millimetres",

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from sympy import Symbol, oo
 
-from rewards.latex_tokens import Token, Unreadable
-from rewards.math_kinds import Answer, Combined, Grid, Group, Interval, Known, Named, Relation, Scalar
+from rewards.math.kinds import Answer, Combined, Grid, Group, Interval, Known, Named, Relation, Scalar
+from rewards.math.tokens import Token, Unreadable
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 

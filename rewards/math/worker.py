@@ -14,10 +14,10 @@ import sys
 import traceback
 from functools import lru_cache
 
-from rewards.latex_tokens import TooLarge, Unreadable, tokenize
-from rewards.math_answer import read
-from rewards.math_equal import equal
-from rewards.math_kinds import Answer, Group, Named, Words
+from rewards.math.answer import read
+from rewards.math.equal import equal
+from rewards.math.kinds import Answer, Group, Named, Words
+from rewards.math.tokens import TooLarge, Unreadable, tokenize
 
 MEMORY_LIMIT = 2 * 1024**3  # bytes of address space
 MOST_WORDS = 5  # of a reference that is text; more is a sentence, which no completion would match

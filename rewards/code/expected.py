@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rewards.mbpp_oracle import NOT_NONE, tolerance
-from rewards.mbpp_tasks import Task
+from rewards.code.oracle import NOT_NONE, tolerance
+from rewards.code.tasks import Task
 from rewards.sandbox.inside.encode import DIGEST, VALUE
 from rewards.sandbox.wire import UNBOUNDED, Malformed, decode
 from rewards.sandbox.worker import Job, Limits, Worker, class_name

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from rewards.mbpp_program import extract_program
-from rewards.mbpp_scoring import NO_ANSWER, Judge, Scored, score_all
+from rewards.code.program import extract_program
+from rewards.code.scoring import NO_ANSWER, Judge, Scored, score_all
 from rewards.sandbox.inside.encode import VALUE
 from rewards.sandbox.wire import Malformed, Size, decode
 from rewards.sandbox.worker import Job, Limits, Worker

@@ -24,7 +24,7 @@ _GRACE = 0.5  # seconds the caller waits beyond the worker's own alarm before it
 
 _CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from rewards.math_worker import main; main(float(sys.argv[2]))"
+    "from rewards.math.worker import main; main(float(sys.argv[2]))"
 )
 
 
@@ -43,7 +43,7 @@ class _Worker:
     """One process and its pipes. Standard error is dropped: nothing a completion causes is written to the terminal."""
 
     def __init__(self) -> None:
-        path = [entry for entry in sys.path if entry] + [str(Path(__file__).resolve().parents[1])]
+        path = [entry for entry in sys.path if entry] + [str(Path(__file__).resolve().parents[2])]
         kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "HOME") if name in os.environ}
         try:
             self.process = subprocess.Popen(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import sympy
 from sympy import Expr, Float, Integer, Rational, Set, Symbol, oo
 
-from rewards.math_kinds import (
+from rewards.math.kinds import (
     Answer,
     Based,
     Clock,

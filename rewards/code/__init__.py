@@ -1,0 +1,1 @@
+"""One judge of programs: run in the sandbox, their outputs compared here."""
