@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib
 import io
 import os
 import shlex
@@ -11,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from loop_rl.commands import checkpoints, data, evaluation, measuring, recipes, retrofit, submit, training
 from loop_rl.commands.arguments import Help
+from loop_rl.commands.command import Command
 from loop_rl.errors import UserError, out_of_memory
 from loop_rl.interrupts import Interrupted, interrupting
 from loop_rl.runs.disk import full_disk
@@ -20,6 +21,24 @@ from loop_rl.runs.disk import full_disk
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 _WRITE_FAULTS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR}
+
+# The module that holds each as COMMAND.
+COMMANDS = {
+    "train": "loop_rl.commands.train",
+    "pretrain": "loop_rl.commands.pretrain",
+    "distill": "loop_rl.commands.distill",
+    "retrofit": "loop_rl.commands.retrofit",
+    "sft": "loop_rl.commands.sft",
+    "eval": "loop_rl.commands.eval",
+    "report": "loop_rl.commands.report",
+    "diagnose": "loop_rl.commands.diagnose",
+    "bench": "loop_rl.commands.bench",
+    "inspect": "loop_rl.commands.inspect",
+    "convert": "loop_rl.commands.convert",
+    "recipes": "loop_rl.commands.recipes",
+    "data": "loop_rl.commands.data",
+    "submit": "loop_rl.commands.submit",
+}
 
 _DESCRIPTION = """Reinforcement-learning post-training of looped language models.
 
@@ -51,16 +70,18 @@ def _interruption(error: KeyboardInterrupt, argv: Sequence[str]) -> str:
             resumed = argv if "--resume" in argv else [*argv, "--resume"]
             return f"{said}; go on with: loop-rl {shlex.join(resumed)}"
         return f"{said} before its first step; start again with: loop-rl {shlex.join(argv)}"
-    return f"{said}; go on with: loop-rl {shlex.join(argv)}" if argv[:1] == ["eval"] else said
+    again = bool(argv) and argv[0] in COMMANDS and command(argv[0]).resumes == "again"
+    return f"{said}; go on with: loop-rl {shlex.join(argv)}" if again else said
 
 
 def _run(argv: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that has no lines and arrows shows ? for them
     arguments = build_parser().parse_args(_repeat_set(argv))
-    if os.environ.get("WORLD_SIZE", "1") != "1" and arguments.verb != "train":
+    ours = command(arguments.command)
+    if os.environ.get("WORLD_SIZE", "1") != "1" and not ours.ranks:
         if os.environ.get("RANK", "0") == "0":
-            _fail(f"{arguments.verb} runs in one process: start it without torchrun (train alone has ranks)")
+            _fail(f"{ours.name} runs in one process: start it without torchrun (train alone has ranks)")
         return EXIT_USER_ERROR
     try:
         return arguments.run(arguments) or 0
@@ -68,7 +89,7 @@ def _run(argv: list[str]) -> int:
         return _fail(str(error))
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not hasattr(arguments, "resume"):
+        if ours.resumes != "--resume":
             return 0
         return _fail("the reader of the output has gone, so the run was stopped; add --resume to go on")
     except Exception as error:
@@ -108,12 +129,17 @@ class _Parser(argparse.ArgumentParser):
         self.exit(_fail(f"{message} (see {self.prog} --help)"))
 
 
+def command(name: str) -> Command:
+    """One of the table."""
+    return importlib.import_module(COMMANDS[name]).COMMAND
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; `run` of what it returns is the function to call."""
     parser = _Parser("loop-rl", description=_DESCRIPTION, formatter_class=Help)
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
-    for module in (training, retrofit, evaluation, measuring, checkpoints, recipes, data, submit):
-        module.register(verbs)
+    parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        command(name).add_to(parsers)
     return parser
 
 

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import Any
-
-Run = Callable[[argparse.Namespace], int | None]
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
     """Examples keep their lines."""
-
-
-def verb(parent: Any, name: str, run: Run, summary: str, example: str) -> argparse.ArgumentParser:
-    """A parser of one command; `run` is called with what it parsed. `example`: a command line without loop-rl."""
-    text = f"example:\n  loop-rl {example}"
-    parser = parent.add_parser(name, help=summary, description=summary, epilog=text, formatter_class=Help)
-    parser.set_defaults(run=run)
-    return parser
 
 
 def recipe_argument(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +26,18 @@ def set_argument(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="replace keys of the recipe, one or more: --set run.seed=1 optim.learning_rate=1e-5",
     )
+
+
+def resume_argument(parser: argparse.ArgumentParser) -> None:
+    """--resume."""
+    parser.add_argument("--resume", action="store_true", help="go on from the run's newest complete checkpoint")
+
+
+def sizes(parser: argparse.ArgumentParser, **sizes: tuple[int, str]) -> None:
+    """Whole numbers with their defaults and meanings."""
+    for name, (default, text) in sizes.items():
+        kind = recurrences if name == "depth" else positive
+        parser.add_argument(f"--{name}", type=kind, default=default, help=f"{text} (default: {default})")
 
 
 def positive(text: str) -> int:

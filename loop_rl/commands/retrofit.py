@@ -1,66 +1,46 @@
-"""`retrofit` and `sft`."""
+"""`retrofit`: a looped model out of an ordinary one's layers."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from importlib.util import find_spec
-from typing import Any
 
-from loop_rl.commands.arguments import positive, quiet, recipe_argument, recurrences, verb
-from loop_rl.errors import UserError
+from loop_rl.commands.arguments import positive, quiet, recurrences
+from loop_rl.commands.command import Command
 
 
-def register(verbs: Any) -> None:
-    """Adds the commands to the command line."""
-    retrofit = verb(
-        verbs,
-        "retrofit",
-        run_retrofit,
-        "Make a looped model of an ordinary one, out of its layers.",
-        "retrofit HuggingFaceTB/SmolLM2-135M looped --prelude 0-12 --core 13-16 --coda 17-29",
-    )
-    retrofit.add_argument("source", metavar="SOURCE", help="a Llama or Mistral model: a folder or a hub id")
-    retrofit.add_argument("out", metavar="OUT", help="the new model's folder")
+def arguments(parser: argparse.ArgumentParser) -> None:
     none = range(0)
-    retrofit.add_argument(
+    parser.add_argument("source", metavar="SOURCE", help="a Llama or Mistral model: a folder or a hub id")
+    parser.add_argument("out", metavar="OUT", help="the new model's folder")
+    parser.add_argument(
         "--prelude",
         type=layers,
         default=none,
         metavar="A-B",
         help="layers before the loop, counted from 0 (default: none)",
     )
-    retrofit.add_argument("--core", type=layers, required=True, metavar="C-D", help="layers that every recurrence runs")
-    retrofit.add_argument(
+    parser.add_argument("--core", type=layers, required=True, metavar="C-D", help="layers that every recurrence runs")
+    parser.add_argument(
         "--coda", type=layers, default=none, metavar="E-F", help="layers after the loop (default: none)"
     )
-    retrofit.add_argument("--depth", type=recurrences, default=4, help="recurrences of a forward pass (default: 4)")
-    retrofit.add_argument(
+    parser.add_argument("--depth", type=recurrences, default=4, help="recurrences of a forward pass (default: 4)")
+    parser.add_argument(
         "--injection",
         default="parcae_no_norm",
         help="how the prelude's output enters a recurrence: parcae_no_norm, linear, ortho, deq_qkv or none "
         "(default: parcae_no_norm)",
     )
-    retrofit.add_argument(
+    parser.add_argument(
         "--data",
         default="arithmetic",
         metavar="NAME",
         help="a data set or .jsonl file to measure on (default: arithmetic)",
     )
-    retrofit.add_argument("--data-folder", metavar="FOLDER", help="local data sets (otherwise LOOP_RL_DATA)")
-    retrofit.add_argument("--rows", type=positive, default=8, help="rows of text to measure on (default: 8)")
-    retrofit.add_argument("--length", type=positive, default=128, help="tokens of a row (default: 128)")
-    retrofit.add_argument("--threads", type=positive, help="CPU threads; by default torch's choice")
-
-    sft = verb(
-        verbs,
-        "sft",
-        run_sft,
-        "Fine-tune a looped model on text, or on questions and answers.",
-        "sft sft_arithmetic --set model.path=looped",
-    )
-    recipe_argument(sft)
-    sft.add_argument("--resume", action="store_true", help="go on from the run's newest complete checkpoint")
+    parser.add_argument("--data-folder", metavar="FOLDER", help="local data sets (otherwise LOOP_RL_DATA)")
+    parser.add_argument("--rows", type=positive, default=8, help="rows of text to measure on (default: 8)")
+    parser.add_argument("--length", type=positive, default=128, help="tokens of a row (default: 128)")
+    parser.add_argument("--threads", type=positive, help="CPU threads; by default torch's choice")
 
 
 def layers(text: str) -> range:
@@ -71,7 +51,7 @@ def layers(text: str) -> range:
     return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 
-def run_retrofit(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
     from loop_rl.diagnosis.retrofitting import run_retrofit
     from loop_rl.models.retrofit import Cut
 
@@ -91,13 +71,10 @@ def run_retrofit(arguments: argparse.Namespace) -> None:
     print(report.lines())
 
 
-def run_sft(arguments: argparse.Namespace) -> None:
-    from loop_rl.recipe.kinds import load_for
-
-    recipe = load_for("sft", arguments.recipe, arguments.set)
-    if find_spec("trl") is None:
-        raise UserError("sft needs trl, which is not installed: pip install 'loop-rl[sft]'")
-    from loop_rl.training.sft import sft
-
-    quiet()
-    print(f"run folder: {sft(recipe, resume=arguments.resume)}")
+COMMAND = Command(
+    "retrofit",
+    "Make a looped model of an ordinary one, out of its layers.",
+    "retrofit HuggingFaceTB/SmolLM2-135M looped --prelude 0-12 --core 13-16 --coda 17-29",
+    arguments,
+    run,
+)

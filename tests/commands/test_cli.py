@@ -1,6 +1,7 @@
 """The command line: what is accepted, what is refused and how, and that it only calls what it should."""
 
 import argparse
+import dataclasses
 import io
 import json
 import os
@@ -19,7 +20,7 @@ import yaml
 
 from loop_rl import cli, hub
 from loop_rl.cli import build_parser, main
-from loop_rl.commands import training
+from loop_rl.commands import train
 from loop_rl.interrupts import SIGNALS, Interrupted
 from loop_rl.recipe.kinds import shipped
 from loop_rl.recipe.rl import load_recipe
@@ -28,6 +29,11 @@ from loop_rl.training import submission as submitting
 from tests.damage import full_disk, write_parquet, write_safetensors, write_text, write_torch
 
 ROOT = Path(__file__).parents[2]
+
+
+def training_runs(monkeypatch, run):
+    """Has `train` run something else."""
+    monkeypatch.setattr(train, "COMMAND", dataclasses.replace(train.COMMAND, run=run))
 
 
 def refused(capsys, *argv):
@@ -42,7 +48,7 @@ def refused(capsys, *argv):
 
 def test_what_a_terminal_has_no_characters_for_is_a_question_mark(monkeypatch):
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    prints = SimpleNamespace(run=lambda arguments: print("\u2500 \ud800 1"))
+    prints = SimpleNamespace(command="recipes", run=lambda arguments: print("\u2500 \ud800 1"))
     monkeypatch.setattr(cli, "build_parser", lambda: SimpleNamespace(parse_args=lambda argv: prints))
     monkeypatch.setattr(sys, "stdout", out)
     assert main([]) == 0
@@ -213,7 +219,7 @@ def test_interruption_says_how_to_go_on(interruption, line, capsys, monkeypatch)
     def interrupted(arguments):
         raise interruption
 
-    monkeypatch.setattr(training, "run_train", interrupted)
+    training_runs(monkeypatch, interrupted)
     assert main(["train", "my run.yaml"]) == 130
     assert capsys.readouterr().err == f"loop-rl: {line}\n"
 
@@ -221,7 +227,7 @@ def test_interruption_says_how_to_go_on(interruption, line, capsys, monkeypatch)
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_interrupts_whatever_a_command_does(number, capsys, monkeypatch):
     before = signal.getsignal(number)
-    monkeypatch.setattr(training, "run_train", lambda arguments: os.kill(os.getpid(), number))
+    training_runs(monkeypatch, lambda arguments: os.kill(os.getpid(), number))
     assert main(["train", "quickstart"]) == 130
     assert capsys.readouterr().err == "loop-rl: interrupted\n"
     assert signal.getsignal(number) == before
@@ -234,9 +240,9 @@ def test_a_signal_interrupts_whatever_a_command_does(number, capsys, monkeypatch
 def test_a_reader_of_the_output_that_goes_ends_a_run_with_a_line(argv, code, line):
     """As `| head` does."""
     program = (
-        "import sys; from loop_rl import cli\n"
+        "import dataclasses, sys; from loop_rl import cli; from loop_rl.commands import recipes, train\n"
         "def write(arguments): print('x', flush=True); sys.stdin.read(); print('x' * 100_000, flush=True)\n"
-        "cli.training.run_train = cli.recipes.run_recipes_list = write\n"
+        "for one in (train, recipes): one.COMMAND = dataclasses.replace(one.COMMAND, run=write)\n"
         "sys.exit(cli.main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, *argv]
@@ -262,13 +268,13 @@ def test_a_full_disk_is_a_message(capsys, monkeypatch):
     def full(arguments):
         raise OSError(28, "No space left on device", "runs/x/metrics.jsonl")
 
-    monkeypatch.setattr(training, "run_train", full)
+    training_runs(monkeypatch, full)
     assert refused(capsys, "train", "x") == "loop-rl: cannot write runs/x/metrics.jsonl: No space left on device\n"
 
 
 @pytest.mark.parametrize("write", [write_torch, write_safetensors, write_parquet, write_text])
 def test_a_full_disk_is_a_message_whichever_library_wrote(write, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(training, "run_train", lambda arguments: write(tmp_path))
+    training_runs(monkeypatch, lambda arguments: write(tmp_path))
     with full_disk():
         said = refused(capsys, "train", "x")
     assert said.startswith("loop-rl: cannot write ") and said.count("\n") == 1
@@ -323,7 +329,7 @@ def test_a_depth_past_any_use_is_refused(command, capsys):
 
 
 def test_a_bug_is_not_taken_for_the_users_mistake(monkeypatch):
-    monkeypatch.setattr(training, "run_train", lambda arguments: 1 / 0)
+    training_runs(monkeypatch, lambda arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["train", "x"])
 
