@@ -44,7 +44,7 @@ def find(name: str) -> Path:
     raise UserError(f"there is no recipe {name}")
 
 
-def verb_of(name: str) -> str:
+def kind_of(name: str) -> str:
     """What a recipe is for, by the keys of the file and of those that it extends."""
     keys: set[str] = set()
     seen: set[Path] = set()
@@ -54,7 +54,7 @@ def verb_of(name: str) -> str:
         values = _values(file)
         keys |= {*values, *(f"model.{key}" for key in values.get("model", {}))}
         file = _base(file, values.get("extends"))
-    return next(verb for verb, telling in TELLING if telling <= keys)
+    return next(kind for kind, telling in TELLING if telling <= keys)
 
 
 def _values(file: Path) -> dict[str, Any]:
@@ -81,15 +81,15 @@ def _base(file: Path, name: object) -> Path | None:
 
 def load_any(name: str, overrides: Sequence[str] = ()) -> AnyRecipe:
     """A recipe of any kind, resolved."""
-    return load_recipe(name, overrides, schema=SCHEMAS[verb_of(name)])
+    return load_recipe(name, overrides, schema=SCHEMAS[kind_of(name)])
 
 
-def load_for(verb: str, name: str, overrides: Sequence[str] = ()) -> AnyRecipe:
+def load_for(kind: str, name: str, overrides: Sequence[str] = ()) -> AnyRecipe:
     """The recipe of a run; UserError naming the other command where the recipe is for that."""
-    other = verb_of(name)
-    if other != verb:
+    other = kind_of(name)
+    if other != kind:
         raise UserError(f"{name} is a recipe for loop-rl {other}: run `loop-rl {other} {name}`")
-    return load_recipe(name, overrides, schema=SCHEMAS[verb])
+    return load_recipe(name, overrides, schema=SCHEMAS[kind])
 
 
 def description(file: Path) -> str:

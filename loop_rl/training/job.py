@@ -19,8 +19,8 @@ def run(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "recipe.yaml"
         file.write_text(text, encoding="utf-8")
-        verb, *options = argv
-        return main([verb, str(file), *options])
+        command, *options = argv
+        return main([command, str(file), *options])
 
 
 if __name__ == "__main__":

@@ -167,9 +167,9 @@ def test_a_misspelt_key_is_one_line_with_the_nearest(capsys):
     assert "optim.learning_rate" in message
 
 
-@pytest.mark.parametrize("verb", ["train", "submit", "pretrain"])
-def test_a_missing_recipe_names_the_nearest(verb, capsys):
-    assert "nearest shipped recipe" in refused(capsys, verb, "quickstart_reuse_neuman4")
+@pytest.mark.parametrize("kind", ["train", "submit", "pretrain"])
+def test_a_missing_recipe_names_the_nearest(kind, capsys):
+    assert "nearest shipped recipe" in refused(capsys, kind, "quickstart_reuse_neuman4")
 
 
 def test_a_recipe_of_the_other_kind_names_the_other_verb(capsys):
@@ -428,7 +428,7 @@ def test_the_job_runs_the_resolved_recipe(monkeypatch):
     variables = submitting.environment(recipe)
     assert (variables["NCCL_DEBUG"], variables["LOOP_RL_DATA"]) == ("INFO", "/data")
     assert "UNRELATED" not in variables
-    # The other end, in this process: the job hands the same recipe to the verb, and the verb's code is its own.
+    # The other end, in this process: the job hands the same recipe to the command, and its exit code is the command's.
     seen = {}
     monkeypatch.setattr(job, "main", lambda argv: seen.update(argv=argv, recipe=load_recipe(argv[1])) or 7)
     monkeypatch.setenv(job.VARIABLE, variables[job.VARIABLE])

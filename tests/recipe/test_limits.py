@@ -3,7 +3,7 @@
 import pytest
 
 from loop_rl.errors import UserError
-from loop_rl.recipe.kinds import SCHEMAS, verb_of
+from loop_rl.recipe.kinds import SCHEMAS, kind_of
 from loop_rl.recipe.reading import dotted_keys
 from loop_rl.recipe.rl import load_recipe, recipes_folder
 
@@ -52,7 +52,7 @@ def test_what_can_not_run_is_refused_before_anything_is_loaded(overrides: list[s
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_no_update_may_move_weights_out_of_range(kind: str) -> None:
-    name = next(file.stem for file in sorted(recipes_folder().glob("*.yaml")) if verb_of(file.stem) == kind)
+    name = next(file.stem for file in sorted(recipes_folder().glob("*.yaml")) if kind_of(file.stem) == kind)
     for overrides, said in (
         (["optim.learning_rate=1e30"], "optim: learning_rate must be at most 1; got 1e+30"),
         (["optim.learning_rate=0.5", "optim.weight_decay=3"], "weight_decay (3) times learning_rate (0.5)"),
@@ -65,7 +65,7 @@ def test_no_update_may_move_weights_out_of_range(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_every_key_takes_an_extreme_value_or_refuses_it_in_one_line(kind: str) -> None:
-    name = next(file.stem for file in sorted(recipes_folder().glob("*.yaml")) if verb_of(file.stem) == kind)
+    name = next(file.stem for file in sorted(recipes_folder().glob("*.yaml")) if kind_of(file.stem) == kind)
     schema = SCHEMAS[kind]
     sections = [section for section in schema.model_fields if section != "lora"] + ["lora"] * (
         "lora" in schema.model_fields

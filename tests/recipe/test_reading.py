@@ -9,7 +9,7 @@ import yaml
 from pydantic import Field
 
 from loop_rl.errors import UserError
-from loop_rl.recipe.kinds import SCHEMAS, load_any, load_for, verb_of
+from loop_rl.recipe.kinds import SCHEMAS, kind_of, load_any, load_for
 from loop_rl.recipe.reading import SYNONYMS, dotted_keys
 from loop_rl.recipe.rl import Recipe, Section, load_recipe, recipes_folder
 
@@ -36,7 +36,7 @@ def refusal(path: Path | str, overrides: tuple[str, ...] = ()) -> str:
 
 @pytest.mark.parametrize("file", sorted(recipes_folder().glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_shipped_rl_recipe_loads(file: Path) -> None:
-    if verb_of(file.stem) != "train":
+    if kind_of(file.stem) != "train":
         pytest.skip("not a recipe of RL")
     recipe = load_recipe(file)
     assert recipe.run.name == file.stem
@@ -331,10 +331,10 @@ def test_recorded_failures(tmp_path: Path) -> None:
     assert tried >= 5
 
 
-def test_a_recipe_tells_its_verb() -> None:
+def test_a_recipe_tells_its_kind() -> None:
     for file in recipes_folder().glob("*.yaml"):
-        verb = next((one for one in ("pretrain", "distill", "sft") if file.stem.startswith(one)), "train")
-        assert verb_of(file.stem) == verb
-        assert type(load_any(file.stem)) is SCHEMAS[verb]
+        kind = next((one for one in ("pretrain", "distill", "sft") if file.stem.startswith(one)), "train")
+        assert kind_of(file.stem) == kind
+        assert type(load_any(file.stem)) is SCHEMAS[kind]
     with pytest.raises(UserError, match="loop-rl distill distill_embedded"):
         load_for("train", "distill_embedded")

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from loop_rl.errors import UserError
 from loop_rl.models.loading import EMBEDDED, load_config, load_model
-from loop_rl.recipe.kinds import load_any, load_for, verb_of
+from loop_rl.recipe.kinds import kind_of, load_any, load_for
 from loop_rl.recipe.rl import load_recipe, recipes_folder
 from loop_rl.recipe.sft import SftDataSection, SftRecipe
 from loop_rl.runs.checkpoints import latest_checkpoint
@@ -148,7 +148,7 @@ def test_a_run_learns_and_leaves_what_others_leave(recipe_for):
     assert load_recipe(run / "recipe.yaml", schema=SftRecipe).train.max_steps == 40
     assert json.loads((run / "environment.json").read_text())["threads"] == 1
     assert load_config(str(run)).depth == load_config(str(run / "model")).depth == 3  # the prior's mean
-    assert verb_of(str(run / "recipe.yaml")) == "sft"
+    assert kind_of(str(run / "recipe.yaml")) == "sft"
     assert not list(run.glob(".*"))
 
 
@@ -383,9 +383,9 @@ def test_every_shipped_recipe_of_fine_tuning_loads(file):
 def test_a_recipe_is_told_by_itself_and_what_it_extends(tmp_path):
     child = tmp_path / "child.yaml"
     child.write_text("extends: sft_arithmetic\nprior: {mean: 3.0}\n")
-    assert verb_of(str(child)) == "sft" and load_any(str(child)).prior.mean == 3.0
+    assert kind_of(str(child)) == "sft" and load_any(str(child)).prior.mean == 3.0
     child.write_text("extends: pretrain_embedded\nprior: {mean: 3.0}\n")
-    assert verb_of(str(child)) == "pretrain"
+    assert kind_of(str(child)) == "pretrain"
     with pytest.raises(UserError, match="loop-rl sft sft_arithmetic"):
         load_for("pretrain", "sft_arithmetic")
     with pytest.raises(UserError, match="loop-rl train quickstart_full_bptt"):
