@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
-make_environment
+make_environment plot
 export OMP_NUM_THREADS=1
 for seed in ${SEEDS:-0 1 2}; do
     for method in full_bptt reuse_neumann4 recompute_neumann4 reuse_neumann3 reuse_neumann3_tail; do

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from importlib.util import find_spec
 
 from loop_rl.commands.arguments import quiet, recipe_argument
 from loop_rl.commands.command import Command
-from loop_rl.errors import UserError
+from loop_rl.extras import extra
 
 
 def run(arguments: argparse.Namespace) -> None:
     from loop_rl.recipe.kinds import load_for
 
     recipe = load_for("sft", arguments.recipe, arguments.set)
-    if find_spec("trl") is None:
-        raise UserError("sft needs trl, which is not installed: pip install 'loop-rl[sft]'")
+    extra("trl", "sft", "sft")
     from loop_rl.training.sft import sft
 
     quiet()

@@ -11,6 +11,7 @@ from loop_rl.diagnosis.advice import advise, update_cost
 from loop_rl.diagnosis.convergence import QUANTILES
 from loop_rl.diagnosis.measure import Diagnosis
 from loop_rl.errors import UserError
+from loop_rl.extras import extra
 
 
 def to_json(diagnosis: Diagnosis, **about: Any) -> str:
@@ -95,10 +96,9 @@ def _finite(value: Any) -> Any:
 
 def draw(diagnosis: Diagnosis, file: str | Path, title: str) -> Path:
     """The figure, into a png, svg or pdf file (by its suffix). Raises UserError for a file that can't be written."""
-    from matplotlib.figure import Figure  # a Figure of its own draws with Agg: no display, no global state
-
+    figures = extra("matplotlib.figure", "plot", "a plot")  # a Figure of its own draws with Agg: no display, no state
     file, d = Path(file), diagnosis
-    figure = Figure(figsize=(13, 7.4), layout="constrained")
+    figure = figures.Figure(figsize=(13, 7.4), layout="constrained")
     if file.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
         raise UserError(f"cannot draw into {file}: its name must end in .png, .svg or .pdf")
     (change, loss, settle), (eigen, gradient, sharing) = figure.subplots(2, 3)

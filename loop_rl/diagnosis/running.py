@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loop_rl.errors import UserError
+from loop_rl.extras import extra
 from loop_rl.recipe.rl import DataSection
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def run_diagnose(
 
     from loop_rl.evaluation.running import find_target
 
+    if out is not None:
+        extra("matplotlib.figure", "plot", "--out")  # before minutes of measuring
     target = find_target(model)
     import torch
 

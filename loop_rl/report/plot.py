@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loop_rl.errors import UserError
+from loop_rl.extras import extra
 from loop_rl.report.answers import measure
 from loop_rl.report.groups import Group, group_runs
 from loop_rl.report.runs import Run
@@ -28,14 +29,13 @@ def plot(runs: Sequence[Run], file: str | Path, baseline: str | None = None) -> 
     The bars carry the speed-up over `baseline` (full_bptt if it was run). Error bars are the table's standard errors.
     Raises UserError for runs with nothing to draw, and a file that cannot be written.
     """
-    from matplotlib.figure import Figure  # a Figure of its own draws with Agg: no display, no global state
-
+    figures = extra("matplotlib.figure", "plot", "a plot")  # a Figure of its own draws with Agg: no display, no state
     file = Path(file)
     groups = group_runs(runs)
     several_data = len({group.data for group in groups}) > 1
     labels = [f"{group.label}, {group.data}" if several_data else group.label for group in groups]
     labels = [textwrap.fill(label, 36) for label in labels]  # all of it: what differs may stand at its end
-    figure = Figure(figsize=(13, 4.6), layout="constrained")
+    figure = figures.Figure(figsize=(13, 4.6), layout="constrained")
     if file.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
         raise UserError(f"cannot draw into {file}: its name must end in .png, .svg or .pdf")
     reward, held_out, cost = figure.subplots(1, 3, width_ratios=(1.1, 1.1, 0.9))

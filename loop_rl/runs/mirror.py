@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from loop_rl.errors import UserError, type_and_message
+from loop_rl.extras import extra
 from loop_rl.recipe.rl import Recipe
 from loop_rl.runs.disk import write_whole, writing
 
@@ -45,11 +46,7 @@ class Mirror:
 
 def import_wandb() -> Any:
     """The package; UserError without it."""
-    try:
-        import wandb
-    except ImportError as error:
-        raise UserError(f"run.wandb: {error}; pip install wandb, or set run.wandb to off") from None
-    return wandb
+    return extra("wandb", "wandb", "run.wandb, unless it is off,")
 
 
 class mirrored:
