@@ -12,7 +12,7 @@ import torch
 from loop_rl.diagnosis.convergence import tokenwise_changes
 from loop_rl.diagnosis.running import text_rows
 from loop_rl.learner.language import token_losses
-from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.models.loading import load_model
 
 DEPTHS, ROWS, LENGTH = 8, 4, 128

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from loop_rl.diagnosis.sharing import continuation_losses
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.attention.context import DecodeContext, PaddedContext
+from loop_rl.models.attention.decoding import DecodeContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.models.attention.terminal import TerminalDecode, TerminalPrefill, cache_floats
 from loop_rl.models.prefill import Endpoint, PrefillStudent, prefill, student_endpoint, teacher_endpoint
 

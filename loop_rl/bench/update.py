@@ -20,7 +20,7 @@ from loop_rl.learner.metrics import Metrics
 from loop_rl.learner.scoring import score
 from loop_rl.learner.update import Learner, Objective
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
-from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.rollout.record import Completion, Rollout
 from loop_rl.rollout.sampler import to_numpy
 

@@ -12,7 +12,7 @@ from loop_rl.diagnosis.sharing import Sharing, sharing_loss
 from loop_rl.fixed_point.contraction import Behaviour, behaviour, dominant_eigenvalue
 from loop_rl.learner.language import token_losses
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.padded import PaddedContext
 
 DEPTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 #: where terminal sharing is measured, beside the depth that is asked for

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from loop_rl.learner.language import token_losses
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.attention.context import PaddedContext
-from loop_rl.models.attention.terminal import ContinuationContext, TerminalContinuation
+from loop_rl.models.attention.continuation import ContinuationContext
+from loop_rl.models.attention.padded import PaddedContext
+from loop_rl.models.attention.terminal import TerminalContinuation
 from loop_rl.models.prefill import Endpoint, prefill
 
 

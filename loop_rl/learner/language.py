@@ -6,7 +6,7 @@ from torch import Tensor
 from loop_rl.fixed_point import Estimator
 from loop_rl.learner.head import token_cross_entropy
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.padded import PaddedContext
 
 IGNORED = -100
 

@@ -12,7 +12,8 @@ from loop_rl.learner.batch import MicroBatch
 from loop_rl.learner.head import token_logps
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.adaptive import Replay
-from loop_rl.models.attention.context import PaddedContext, positions_from_mask
+from loop_rl.models.attention.context import positions_from_mask
+from loop_rl.models.attention.padded import PaddedContext
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.generic import can_return_tuple
 
 from loop_rl.errors import UserError
-from loop_rl.models.attention.context import CachedContext, Context, PaddedContext
+from loop_rl.models.attention.cached import CachedContext
+from loop_rl.models.attention.context import Context
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.models.blocks import Block, RMSNorm
 from loop_rl.models.config import LoopedConfig
 from loop_rl.models.exits import exit_distribution

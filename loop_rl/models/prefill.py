@@ -91,7 +91,7 @@ def student_endpoint(core: LoopedModel, student: PrefillStudent) -> Endpoint:
 def silent(context: Context) -> Context:
     """A context of the same rows and mask that keeps no banks."""
     other = Context(context.config, context.position_ids, context.dtype, 1)
-    other.mask, other.is_causal = context.mask, context.is_causal
+    other.mask, other.causal = context.mask, context.causal
     return other
 
 

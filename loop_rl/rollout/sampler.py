@@ -11,7 +11,9 @@ from transformers import PreTrainedTokenizerBase
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.adaptive import adaptive_endpoint
-from loop_rl.models.attention.context import Context, DecodeContext, PaddedContext
+from loop_rl.models.attention.context import Context
+from loop_rl.models.attention.decoding import DecodeContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.models.attention.terminal import TerminalDecode, TerminalPrefill
 from loop_rl.models.initial_state import hash_uint64, uniforms
 from loop_rl.models.looped import LoopedModel, PreludeOutput

@@ -11,7 +11,7 @@ from loop_rl.errors import UserError
 from loop_rl.learner.head import token_kl
 from loop_rl.learner.language import IGNORED
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.models.loading import check_vocabulary, differing_weight, load_model
 from loop_rl.models.prefill import STUDENT_FILE, PrefillStudent
 from loop_rl.recipe.distill import DistillRecipe

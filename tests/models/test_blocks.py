@@ -3,7 +3,7 @@
 import torch
 from transformers import LlamaConfig, LlamaModel
 
-from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.models.blocks import RMSNorm
 from tests.models.tiny_looped import tiny_config, tiny_model, tokens
 from tests.rounding import rounding

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.models.looped import PreludeOutput
 from tests.models.tiny_looped import INJECTIONS, tiny_config, tiny_model
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from loop_rl.models.attention.context import DecodeContext, PaddedContext
+from loop_rl.models.attention.decoding import DecodeContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.models.attention.terminal import cache_floats
 from loop_rl.rollout import batches as module
 from loop_rl.rollout.batches import batches, token_budget

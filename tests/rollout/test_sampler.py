@@ -8,7 +8,7 @@ import torch
 
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.rollout.sampler import sample_groups, stream_groups
 from loop_rl.rollout.sampling import Sampling, draw, truncate
 from tests.tiny import PROMPTS, tiny_model, tiny_rollouts

@@ -30,7 +30,7 @@ def test_prompts_end_in_the_states_that_the_student_leads_to():
     student = student_of(model)
     rollouts = sample_groups(model, PROMPTS, SAMPLING, [11, 12, 13], student=student)
     core = model.model
-    from loop_rl.models.attention.context import PaddedContext
+    from loop_rl.models.attention.padded import PaddedContext
 
     for prompt, rollout in zip(PROMPTS, rollouts, strict=True):
         ids = torch.tensor([prompt])

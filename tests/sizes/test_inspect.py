@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from loop_rl.cli import main
 from loop_rl.models import load_checkpoint
-from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.models.attention.terminal import TerminalPrefill
 from loop_rl.models.loading import EMBEDDED
 from loop_rl.sizes.inspect import inspect

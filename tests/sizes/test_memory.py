@@ -13,7 +13,8 @@ from loop_rl.learner.optimizer import make_optimizer, trainable
 from loop_rl.learner.scoring import score
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.adapters import adapted
-from loop_rl.models.attention.context import DecodeContext, PaddedContext
+from loop_rl.models.attention.decoding import DecodeContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout.record import Completion, Rollout
 from loop_rl.sizes import memory

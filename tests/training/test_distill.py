@@ -9,7 +9,7 @@ import torch
 
 from loop_rl.errors import UserError
 from loop_rl.learner import head
-from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.models.attention.terminal import TerminalPrefill
 from loop_rl.models.loading import EMBEDDED, load_config, load_model
 from loop_rl.models.prefill import STUDENT_FILE, PrefillStudent, prefill, student_endpoint, teacher_endpoint

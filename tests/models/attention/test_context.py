@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from loop_rl.models.attention.context import DecodeContext, PaddedContext
+from loop_rl.models.attention.decoding import DecodeContext
+from loop_rl.models.attention.padded import PaddedContext
 from tests.models.tiny_looped import INJECTIONS, tiny_model, tokens
 
 EXACT = 1e-12
@@ -126,3 +127,22 @@ def test_banks_are_distinct_and_dense():
     indices += [context.bank(2 + layer, recurrence) for recurrence in range(4) for layer in range(3)]
     indices += [context.bank(layer, 0) for layer in (5, 6)]
     assert indices == list(range(model.config.bank_count(4)))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_without_causality_a_token_sees_all_real_ones_of_its_row(side):
+    """Against a softmax written out, on heads that are rotated already."""
+    config = tiny_model().config
+    _, mask = padded([tokens(1, length)[0] for length in LENGTHS], side, max(LENGTHS))
+    context = PaddedContext(config, mask, dtype=torch.float64, causal=False)
+    generator = torch.Generator().manual_seed(0)
+    heads, groups = config.num_attention_heads, config.num_attention_heads // config.num_key_value_heads
+    shape = (len(LENGTHS), heads, max(LENGTHS), config.head_dim)
+    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3))
+    k, v = k[:, ::groups], v[:, ::groups]
+    got = context.attend(0, 0, q, k, v)
+    keys, values = (x.repeat_interleave(groups, dim=1) for x in (context.rotate(k), v))
+    scores = context.rotate(q) @ keys.transpose(-1, -2) / config.head_dim**0.5
+    for row, real in enumerate(mask.bool()):
+        wanted = torch.softmax(scores[row][:, :, real], dim=-1) @ values[row][:, real]
+        torch.testing.assert_close(got[row][:, real], wanted[:, real], rtol=0, atol=EXACT)

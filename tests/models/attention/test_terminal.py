@@ -7,7 +7,8 @@ import torch
 
 from loop_rl.diagnosis.sharing import continuation_losses, sharing_loss
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
-from loop_rl.models.attention.context import DecodeContext, PaddedContext
+from loop_rl.models.attention.decoding import DecodeContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.models.attention.terminal import TerminalDecode, TerminalPrefill, cache_floats
 
 SIZES = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1)

@@ -12,7 +12,7 @@ from loop_rl.learner.batch import collate, samples_of
 from loop_rl.learner.scoring import score
 from loop_rl.models import LoopedForCausalLM
 from loop_rl.models.adapters import merged_weights
-from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.models.families import load_checkpoint
 from loop_rl.rollout.sampler import sample_groups
 from loop_rl.rollout.sampling import Sampling

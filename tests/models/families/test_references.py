@@ -13,7 +13,7 @@ from torch import Tensor
 
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.attention.context import PaddedContext
+from loop_rl.models.attention.padded import PaddedContext
 from loop_rl.models.exits import exit_distribution, exit_recurrence
 from loop_rl.models.families import FAMILIES, load_checkpoint
 from loop_rl.models.families.layout import fuse
