@@ -1,6 +1,8 @@
 """One thread and no network, set before torch is imported."""
 
 import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -10,6 +12,7 @@ os.environ["RAY_worker_niceness"] = "0"  # not 15: other tests would leave its w
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from filelock import FileLock  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -22,13 +25,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With several processes (-n) a file's tests stay together, for its fixtures, and so do those that share Ray."""
+    """With several processes (-n) a file's tests stay together, for its fixtures, and so do those that share Ray.
+
+    Those of training, which take as long as all others that use it, have an instance of their own.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class FilesScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return "Ray" if "ray_instance" in (config.rootpath / file).read_text() else file
+            shares = "ray_instance" in (config.rootpath / file).read_text() and "/training/" not in file
+            return "Ray" if shares else file
 
     return FilesScheduling(config, log)
 
@@ -37,7 +44,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def ray_instance():
     """One Ray instance for all tests that need one, with three GPUs that are not there.
 
-    It takes seconds to start, and two that start at once can fail each other.
+    It takes seconds to start, and two that start at once can fail each other, so they take turns.
     """
     import ray
 
@@ -50,6 +57,7 @@ def ray_instance():
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         }.items():
             patch.setenv(name, value)
-        ray.init(address="local", num_cpus=4, num_gpus=3, include_dashboard=False, log_to_driver=False)
+        with FileLock(Path(tempfile.gettempdir()) / "loop_rl_tests_start_ray.lock"):
+            ray.init(address="local", num_cpus=4, num_gpus=3, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
