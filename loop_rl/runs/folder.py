@@ -33,8 +33,16 @@ _ROWS = ("metrics.jsonl", "evals.jsonl")
 class RunRecipe(Protocol):
     """What is read of a recipe of any kind."""
 
+    @property
+    def run(self) -> Any: ...  # its section with name and folder
+
     def model_dump(self) -> dict[str, Any]: ...
     def dump_yaml(self) -> str: ...
+
+
+def run_folder(recipe: RunRecipe) -> Path:
+    """Where the recipe's run is kept."""
+    return Path(recipe.run.folder) / recipe.run.name
 
 
 def holds_a_run(run: Path) -> bool:
@@ -46,7 +54,7 @@ def holds_a_run(run: Path) -> bool:
     return names - _BEFORE_THE_FIRST_STEP != set() or (metrics.is_file() and metrics.stat().st_size > 0)
 
 
-def open_run(run: Path, recipe: RunRecipe, may_change: Collection[str], resume: bool) -> Path | None:
+def checkpoint_to_resume(run: Path, recipe: RunRecipe, may_change: Collection[str], resume: bool) -> Path | None:
     """The checkpoint to resume from, or None to start from the beginning.
 
     Args:

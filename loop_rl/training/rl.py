@@ -1,20 +1,15 @@
 """The RL loop: prompts, rollouts, rewards, advantages, update, weights; one step after another, resumable at each."""
 
 import contextlib
-import dataclasses
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from ray.exceptions import RayError
 
-from loop_rl.errors import UserError
-from loop_rl.evaluation import evaluate, record_evaluation
+from loop_rl.evaluation.heldout import HeldOut, unmeasured
 from loop_rl.evaluation.sample import sample_and_submit
-from loop_rl.evaluation.task import Task, about_left_out
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.ranks import Ranks, joined
 from loop_rl.learner.update import rollout_weights, trained_weights
@@ -25,24 +20,13 @@ from loop_rl.rollout.engine import Engine
 from loop_rl.rollout.instance import ServerDied, check_workers
 from loop_rl.rollout.local_engine import LocalEngine
 from loop_rl.rollout.ray_engine import RolloutPool
-from loop_rl.runs.checkpoints import checkpoint_step, latest_checkpoint, reading, save_checkpoint
-from loop_rl.runs.closing import closing_lines, last_evaluation
-from loop_rl.runs.disk import writing
-from loop_rl.runs.folder import (
-    is_finished,
-    open_run,
-    record_placement,
-    say_finished,
-    start_run,
-    warn_of_schedule,
-)
-from loop_rl.runs.lock import run_lock
-from loop_rl.runs.mirror import Mirror, import_wandb, mirrored
-from loop_rl.runs.progress import Progress, duration
-from loop_rl.runs.rows import append_row, read_rows
-from loop_rl.runs.stop import StopRequests, stop_requests
-from loop_rl.training.rl_metrics import reward_matrix, reward_metrics, step_details, step_text, write_completions
-from loop_rl.training.trainer import MAX_NOT_FINITE_IN_A_ROW, Trainer
+from loop_rl.runs.checkpoints import reading
+from loop_rl.runs.closing import closing_lines
+from loop_rl.runs.folder import checkpoint_to_resume, record_placement, run_folder
+from loop_rl.runs.mirror import import_wandb
+from loop_rl.runs.run import Run, open_run
+from loop_rl.training.rl_metrics import Clock, reward_matrix, reward_metrics, step_details, step_text, write_completions
+from loop_rl.training.trainer import Trainer
 
 # Keys that decide no result (rounding aside), and those of which a user may want more of the same run.
 _MAY_CHANGE = (
@@ -67,51 +51,41 @@ def train(recipe: Recipe, resume: bool = False, progress: bool = True, ranks: Ra
 
 
 def _train(recipe: Recipe, resume: bool, progress: bool, ranks: Ranks) -> Path:
-    if recipe.run.threads is not None:
-        torch.set_num_threads(recipe.run.threads)
-    run, length = Path(recipe.run.folder) / recipe.run.name, recipe.run.max_steps
+    def missing(step: int) -> set[str]:
+        return unmeasured(recipe, run_folder(recipe), step)
 
-    def opened() -> tuple[str | None, bool]:
-        """The checkpoint to go on from, and whether there is nothing left to do."""
-        found = check_folder(recipe, resume)
-        if found is None:
-            return None, False
-        done = is_finished(found, length) and not _unmeasured(recipe, run, checkpoint_step(found))
-        if done:
-            say_finished(run, found, length)
-        elif recipe.optim.lr_scheduler_type != "constant":
-            warn_of_schedule(run, "run.max_steps", length)
-        return str(found), done
-
-    with run_lock(run, wanted=ranks.main):
-        checkpoint, done = ranks.from_main(opened)
-        if done:
-            return run
+    with open_run(recipe, _MAY_CHANGE, resume, ranks=ranks, shown=progress, unmeasured=missing) as run:
+        if run.finished:
+            if ranks.main:
+                run.say_finished()
+            return run.folder
         if ranks.main:
+            if recipe.optim.lr_scheduler_type != "constant":
+                run.warn_of_schedule()
             check_machine(recipe)
         trainer = Trainer(recipe, ranks)
-        if checkpoint is not None:
-            with reading(Path(checkpoint)):
-                trainer.load(Path(checkpoint))
+        if run.checkpoint is not None:
+            with reading(run.checkpoint):
+                trainer.load(run.checkpoint)
         if not ranks.main:
             trainer.follow()
-            return run
-        start_run(run, recipe, trainer.accelerator.device, None if checkpoint is None else trainer.step)
+            return run.folder
+        run.start(trainer.accelerator.device, trainer.step)
         rewards = [task.reward for task in trainer.held_out]
-        with mirrored(recipe, run) as mirror:  # first: what wandb lacks is said before a worker starts
+        with run.mirrored():  # first: what wandb lacks is said before a worker starts
             if progress and (recipe.rollout.workers or recipe.reward.workers):
-                print(f"run folder: {run}; starting Ray's workers", flush=True)
-            with _engine(trainer) as pool, make_scorer(rewards, recipe.reward.workers) as scorer:
-                _lead(trainer, pool, scorer, run, progress, mirror)
+                print(f"run folder: {run.folder}; starting Ray's workers", flush=True)
+            with _engine(trainer) as engine, make_scorer(rewards, recipe.reward.workers) as scorer:
+                _lead(trainer, engine, scorer, run)
         trainer.dismiss()
         if progress:
-            print("\n".join(closing_lines(run)), flush=True)
-    return run
+            print("\n".join(closing_lines(run.folder)), flush=True)
+    return run.folder
 
 
 def check_folder(recipe: Recipe, resume: bool) -> Path | None:
     """The checkpoint to go on from, or None to start; UserError where the run's folder does not let it start."""
-    return open_run(Path(recipe.run.folder) / recipe.run.name, recipe, _MAY_CHANGE, resume)
+    return checkpoint_to_resume(run_folder(recipe), recipe, _MAY_CHANGE, resume)
 
 
 def check_machine(recipe: Recipe) -> None:
@@ -140,156 +114,79 @@ def _engine(trainer: Trainer) -> Engine:
     )
 
 
-def _lead(trainer: Trainer, pool: Engine, scorer: Scorer, run: Path, progress: bool, mirror: Mirror) -> None:
-    """The main rank's loop."""
-    recipe = trainer.recipe
-    record_placement(run, str(trainer.accelerator.device), trainer.ranks.count, pool.places)
-    for note in [*pool.notes, *scorer.notes]:
+def _lead(trainer: Trainer, engine: Engine, scorer: Scorer, run: Run) -> None:
+    """The main rank's part, with its workers: the steps that are left, or those until it is asked to stop."""
+    recipe, ranks = trainer.recipe, trainer.ranks
+    record_placement(run.folder, str(trainer.accelerator.device), ranks.count, engine.places)
+    for note in [*engine.notes, *scorer.notes]:
         print(f"loop-rl: {note}", file=sys.stderr)
-    pool.send_weights(rollout_weights(trainer.model), trainer.step)
-
-    bar = recipe.reward.workers > 0  # it would draw over a debugger's prompt
-    shown = Progress(recipe.run.max_steps, trainer.step, progress, bar=bar)
-    # A launcher of several ranks kills them some time after it has passed a signal on.
-    with shown, stop_requests("the step under way", at_once=trainer.ranks.count > 1) as stop:
-
-        def checkpoint() -> Path:
-            with stop.whole():
-                return save_checkpoint(run / "checkpoints", trainer.step, trainer.save, recipe.run.keep_checkpoints)
-
-        evaluation, written = last_evaluation(run, trainer.task.data), trainer.step
+    engine.send_weights(rollout_weights(trainer.model), trainer.step)
+    # A launcher of several ranks kills them some time after it has passed a signal on. A bar would draw over the prompt
+    # of a debugger in a reward function, which runs in this process without workers.
+    with run.working(trainer.step, at_once=ranks.count > 1, bar=recipe.reward.workers > 0):
         try:
-            while True:
-                missing = _unmeasured(recipe, run, trainer.step)
-                for task in trainer.held_out:
-                    if task.data not in missing or stop.is_set():
-                        continue
-                    stop.doing = "the evaluation under way"
-                    row = _evaluate(trainer, task, pool, scorer, run, shown)
-                    evaluation = row if task is trainer.task else evaluation
-                    prefix = "eval" if task is trainer.task else f"eval/{task.data}"
-                    mirror.log({f"{prefix}/{k}": v for k, v in row.items() if isinstance(v, float)}, trainer.step)
-                stop.doing = "the step under way"
-                if trainer.step >= recipe.run.max_steps or stop.is_set():
-                    break
-                row = _step(trainer, pool, scorer, run, stop, mirror)
-                written = trainer.step
-                _stop_where_learning_failed(trainer, run, checkpoint)
-                shown.step(trainer.step, step_text(row, evaluation), step_details(row))
-                every, last = recipe.run.save_steps, trainer.step == recipe.run.max_steps
-                # Weights whose updates fail may be bad already, and each checkpoint removes an older one.
-                if last or (every and trainer.step % every == 0 and not trainer.not_finite_in_a_row):
-                    checkpoint()
+            _loop(trainer, engine, scorer, run)
         except KeyboardInterrupt:
-            if not stop.is_set():
+            if not run.stop.is_set():
                 raise
         except (ServerDied, RayError):  # what asks a whole job to end asks Ray's processes too
-            if not stop.is_set() or trainer.step != written:
+            if not run.stop.is_set() or run.torn:
                 raise
-        finished = trainer.step >= recipe.run.max_steps
-        if stop.is_set() and not (finished and not _unmeasured(recipe, run, trainer.step)):
-            saved = latest_checkpoint(run / "checkpoints") if finished else checkpoint()
-            raise KeyboardInterrupt(f"stopped after step {trainer.step}; {saved} is complete")
+        if run.stop.is_set() and not run.over(trainer.step):
+            if not run.torn:
+                run.save(trainer.step, trainer.save)
+            raise run.stopped(trainer.step)
 
 
-def _unmeasured(recipe: Recipe, run: Path, step: int) -> set[str]:
-    """The data sets to evaluate on at this step (before, after and every eval_steps) that have no row of it yet."""
-    every = recipe.eval.eval_steps
-    if not (step == 0 or step >= recipe.run.max_steps or (every and step % every == 0)):
-        return set()
-    done = {row.get("data") for row in read_rows(run / "evals.jsonl")[0] if row["step"] == step}
-    return {recipe.data.name, *recipe.eval.data} - done
+def _loop(trainer: Trainer, engine: Engine, scorer: Scorer, run: Run) -> None:
+    """Steps, their checkpoints, and the evaluations before, among and after them."""
+    recipe = trainer.recipe
+    held_out = HeldOut(recipe, trainer.held_out, trainer.tokenizer, trainer.sampling, run)
+    while True:
+        held_out.measure(trainer.step, engine.generate, scorer)
+        if trainer.step >= recipe.run.max_steps or run.stop.is_set():
+            break
+        run.stop.doing = "the step under way"
+        row = step(trainer, engine, scorer, run)
+        run.tell(row, step_text(row, held_out.last), step_details(row))
+        trainer.health.stop_where_learning_failed(trainer.step, run.saved, lambda: run.save(trainer.step, trainer.save))
+        last = trainer.step == recipe.run.max_steps
+        # Weights whose updates fail may be bad already, and each checkpoint removes an older one.
+        if last or (run.due(trainer.step) and not trainer.health.not_finite_in_a_row):
+            run.save(trainer.step, trainer.save)
 
 
-def _stop_where_learning_failed(trainer: Trainer, run: Path, checkpoint: Callable[[], Path]) -> None:
-    if trainer.not_finite_in_a_row >= MAX_NOT_FINITE_IN_A_ROW:
-        last = latest_checkpoint(run / "checkpoints")
-        kept = f"the last checkpoint is {last}" if last else "no checkpoint was saved"
-        raise UserError(
-            f"stopped after step {trainer.step}: {trainer.not_finite_in_a_row} updates in a row had a gradient that is "
-            f"not finite; {kept}; lower optim.learning_rate"
-        )
-    if trainer.unhealthy is not None and trainer.recipe.health.on_breach == "stop":
-        raise UserError(
-            f"stopped after step {trainer.step}, whose {trainer.unhealthy} (section health); {checkpoint()} is "
-            "complete: raise the limit, or start a run with another learner.estimator from its model"
-        )
-
-
-def _step(
-    trainer: Trainer, pool: Engine, scorer: Scorer, run: Path, stop: StopRequests, mirror: Mirror
-) -> dict[str, Any]:
+def step(trainer: Trainer, engine: Engine, scorer: Scorer, run: Run) -> dict[str, Any]:
     """One RL step; returns its row of metrics, which is written. Weights and row change together or not at all."""
-    start = time.perf_counter()
-    examples, seeds = trainer.prompts(trainer.step)
-    sampled = sample_and_submit(
-        pool.generate, trainer.tokenizer, scorer, trainer.task.reward, examples, trainer.sampling, seeds
-    )
-    generated = time.perf_counter()
-    scores = scorer.gather(sampled.tickets)
-    scored = time.perf_counter()
+    clock = Clock()
+    with clock("rollout"):  # groups are scored as they end, beside the sampling of others
+        examples, seeds = trainer.prompts(trainer.step)
+        sampled = sample_and_submit(
+            engine.generate, trainer.tokenizer, scorer, trainer.task.reward, examples, trainer.sampling, seeds
+        )
+    with clock("reward_wait"):
+        scores = scorer.gather(sampled.tickets)
     rewards = reward_matrix([score.rewards for score in scores])
     advantages = group_advantages(rewards)
-    with stop.whole():
+    with run.whole():
         learned = trainer.learn(sampled.rollouts, advantages)
-        before_weights = time.perf_counter()
-        sent = trained_weights(trainer.model)
-        if not stop.is_set():  # no one will sample with them, and a job that is ended has lost its workers by now
-            pool.send_weights(sent, trainer.step)
-        done = time.perf_counter()
-        write_completions(run, trainer.step, examples, sampled, scores, advantages)
-        end = time.perf_counter()
-        values = {
-            "step": trainer.step,
-            **reward_metrics(rewards, scores, sampled.rollouts),
-            **learned,
-            "rollout/weight_bytes": float(sum(value.nbytes for value in sent.values())),
-            "rollout/worker_restarts": pool.restarts,
-            "reward/worker_restarts": scorer.restarts,
-            **mirror.metrics(),
-            "time/rollout": generated - start,
-            "time/reward": sum(score.seconds for score in scores),
-            "time/reward_wait": scored - generated,
-            "time/weights": done - before_weights,
-            "time/write": end - done,
-            "time/step": end - start,
-        }
-        with writing(run / "metrics.jsonl"):
-            row = append_row(run / "metrics.jsonl", values)
-    mirror.log(row, trainer.step)
-    return row
-
-
-def _evaluate(trainer: Trainer, task: Task, pool: Engine, scorer: Scorer, run: Path, shown: Progress) -> dict[str, Any]:
-    """pass@k on a task's held-out questions with the pool's present weights, written to the run folder."""
-    recipe = trainer.recipe
-    sampling = dataclasses.replace(
-        trainer.sampling,
-        num_generations=recipe.eval.samples,
-        temperature=recipe.eval.temperature,
-        top_p=1.0,
-        top_k=0,
-        save_states=False,
-        stop=task.stop,
-    )
-    name = "held-out questions" if task is trainer.task else task.data
-    start = time.perf_counter()
-    with shown.counting(f"{name}, step {trainer.step}", len(task.splits.test)) as advance:
-        result = evaluate(
-            pool.generate,
-            trainer.tokenizer,
-            task.splits.test,
-            scorer,
-            task.reward,
-            sampling,
-            recipe.data.seed,
-            on_batch=advance,
+        with clock("weights"):
+            weights = trained_weights(trainer.model)
+            if not run.stop.is_set():  # no one will sample with them, and a job that is ended has lost its workers
+                engine.send_weights(weights, trainer.step)
+        with clock("write"):
+            write_completions(run.folder, trainer.step, examples, sampled, scores, advantages)
+        times = clock.metrics()
+        return run.write(
+            {
+                "step": trainer.step,
+                **reward_metrics(rewards, scores, sampled.rollouts),
+                **learned,
+                "rollout/weight_bytes": float(sum(value.nbytes for value in weights.values())),
+                "rollout/worker_restarts": engine.restarts,
+                "reward/worker_restarts": scorer.restarts,
+                **run.mirror.metrics(),
+                "time/reward": sum(score.seconds for score in scores),
+                **times,
+            }
         )
-    depth = trainer.looped.config.depth
-    about = {"depth": depth, "cache": sampling.cache, "depth_tolerance": sampling.tolerance, **about_left_out(task)}
-    seconds = time.perf_counter() - start
-    with writing(run / "evals"):
-        row = record_evaluation(run, trainer.step, task.data, result, {**about, "time/eval": seconds})
-    measured = "nothing scored" if row["pass@1"] is None else f"pass@1 {row['pass@1']:.3f}"
-    shown.say(f"{name}, step {trainer.step}: {measured} ({row['questions']} questions, {duration(seconds)})")
-    return row

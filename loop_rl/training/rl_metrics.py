@@ -1,7 +1,10 @@
 """What a step of an RL run leaves in words and numbers: its metrics, its completions, its line in a log."""
 
+import contextlib
 import math
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,25 @@ from loop_rl.runs.disk import replacing, writing
 from loop_rl.runs.rows import value_of
 
 _LOGGED_COMPLETIONS = 64
+
+
+class Clock:
+    """A step's seconds from its beginning, and those of its phases."""
+
+    def __init__(self) -> None:
+        self._start, self._phases = time.perf_counter(), Counter[str]()
+
+    @contextlib.contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """What is done inside belongs to the phase."""
+        start = time.perf_counter()
+        yield
+        self._phases[phase] += time.perf_counter() - start
+
+    def metrics(self) -> dict[str, float]:
+        """`time/step` so far, and `time/<phase>` of each phase."""
+        whole = time.perf_counter() - self._start
+        return {**{f"time/{phase}": seconds for phase, seconds in self._phases.items()}, "time/step": whole}
 
 
 def step_text(row: dict[str, Any], evaluation: dict[str, Any] | None) -> str:

@@ -18,8 +18,8 @@ from loop_rl.recipe.sft import SftRecipe
 from loop_rl.runs.checkpoints import checkpoint_step
 from loop_rl.runs.disk import INCOMPLETE, writing
 from loop_rl.runs.folder import (
+    checkpoint_to_resume,
     is_finished,
-    open_run,
     publish_model,
     say_finished,
     start_run,
@@ -48,7 +48,7 @@ def sft(recipe: SftRecipe, resume: bool = False, progress: bool = True) -> Path:
         torch.set_num_threads(train.threads)
     run = Path(recipe.run.folder) / recipe.run.name
     with run_lock(run):
-        checkpoint = open_run(run, recipe, MAY_CHANGE, resume)
+        checkpoint = checkpoint_to_resume(run, recipe, MAY_CHANGE, resume)
         if checkpoint is None or not is_finished(checkpoint, train.max_steps):
             if checkpoint is not None:
                 warn_of_schedule(run, "train.max_steps", train.max_steps)

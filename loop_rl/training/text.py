@@ -31,8 +31,8 @@ from loop_rl.runs.checkpoints import (
 )
 from loop_rl.runs.disk import writing
 from loop_rl.runs.folder import (
+    checkpoint_to_resume,
     is_finished,
-    open_run,
     publish_model,
     say_finished,
     start_run,
@@ -164,7 +164,7 @@ def train_on_text(
         torch.set_num_threads(recipe.train.threads)
     run, max_steps = Path(recipe.run.folder) / recipe.run.name, recipe.train.max_steps
     with run_lock(run):
-        checkpoint = open_run(run, recipe, MAY_CHANGE, resume)
+        checkpoint = checkpoint_to_resume(run, recipe, MAY_CHANGE, resume)
         if checkpoint is None or not is_finished(checkpoint, max_steps):
             if checkpoint is not None:
                 warn_of_schedule(run, "train.max_steps", max_steps)

@@ -18,7 +18,7 @@ from loop_rl.evaluation.settings import weights_digest
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, samples_of, shares
 from loop_rl.learner.exchange import deal, receive
-from loop_rl.learner.health import breach, recomputing
+from loop_rl.learner.health import Health, recomputing
 from loop_rl.learner.metrics import Metrics, over_iterations
 from loop_rl.learner.optimizer import make_optimizer, trainable
 from loop_rl.learner.ranks import Ranks
@@ -38,8 +38,6 @@ from loop_rl.sizes.memory import check_fits, estimate
 log = logging.getLogger(__name__)
 
 _STATE_FILE = "training_state.pt"
-# One update that is not finite is skipped; so many in a row mean that the weights themselves are bad.
-MAX_NOT_FINITE_IN_A_ROW = 3
 
 
 class Trainer:
@@ -102,8 +100,8 @@ class Trainer:
             max_batch_tokens=rollout.max_batch_tokens,
         )
         self.step = 0
-        self.unhealthy: str | None = None
-        self.not_finite_in_a_row = 0
+        # A terminal cache or a student's prefill makes states that no replay can equal.
+        self.health = Health(recipe.health, comparable=rollout.cache == "full")
 
     def prompts(self, step: int) -> tuple[list[Example], list[int]]:
         """Examples and seeds of a step (0-based): a function of the step alone, one permutation an epoch."""
@@ -120,7 +118,7 @@ class Trainer:
     def learn(self, rollouts: list[Rollout], advantages: torch.Tensor) -> Metrics:
         """On the main rank: the updates of one batch, by all ranks; see `_learn`."""
         samples = samples_of(rollouts, advantages)
-        measured = self._measured(samples)
+        measured = self.health.measure(self.learner, samples, self.step)
         start = time.perf_counter()
         scored = sum(not math.isnan(sample.advantage) for sample in samples)
         self.ranks.tell("learn")
@@ -157,35 +155,14 @@ class Trainer:
             for group in self.learner.optimizer.param_groups:
                 group["lr"] = rate
             updates.append({**self.learner.update(samples, scored), "learning_rate": rate})
-            if updates[-1]["completions/learned_from"]:  # a batch without a signal is no fault
-                self.not_finite_in_a_row = self.not_finite_in_a_row + 1 if updates[-1]["skipped_update"] else 0
+            self.health.count(updates[-1])
         self.step += 1
         metrics = {**over_iterations(updates), **prepared, **measured}
-        self._check_health(metrics)
-        metrics["health/breached"] = float(self.unhealthy is not None)
+        if self.health.check(metrics, self.step, self.ranks) and self.learner.estimator.reuses:
+            self._recompute()
+        metrics["health/breached"] = float(self.health.breached is not None)
         metrics["health/recomputes"] = float(self.learner.estimator.name != self.recipe.learner.estimator)
         return metrics
-
-    def _measured(self, samples: list[Sample]) -> Metrics:
-        """On the steps that ask for it: the estimator's gradient against full BPTT's, and, when states are reused, the
-        sampler's log-probabilities against replayed ones; and the time that this took."""
-        health, found, start = self.recipe.health, {}, time.perf_counter()
-        if health.cosine_steps and self.step % health.cosine_steps == 0:
-            found["gradient/cosine"] = self.learner.gradient_cosine(samples)
-        # A terminal cache or a student's prefill makes states that no replay can equal.
-        comparable = self.learner.estimator.reuses and self.recipe.rollout.cache == "full"
-        if comparable and health.replay_steps and self.step % health.replay_steps == 0:
-            found["sampling/replay_logp_difference"] = self.learner.replay_difference(samples)
-        return {**found, "time/measure": time.perf_counter() - start}
-
-    def _check_health(self, metrics: Metrics) -> None:
-        """Does what the recipe says when a metric is past its limit; the main rank, which has all, decides."""
-        self.unhealthy = self.ranks.from_main(lambda: breach(metrics, self.recipe.health))
-        if self.unhealthy is None:
-            return
-        log.warning("step %d: %s", self.step, self.unhealthy)
-        if self.recipe.health.on_breach == "recompute" and self.learner.estimator.reuses:
-            self._recompute()
 
     def _recompute(self) -> None:
         self.learner.estimator = recomputing(self.learner.estimator)

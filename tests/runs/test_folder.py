@@ -13,7 +13,7 @@ from loop_rl.recipe.rl import Recipe
 from loop_rl.runs import folder as run_folder
 from loop_rl.runs.checkpoints import latest_checkpoint, save_checkpoint
 from loop_rl.runs.disk import INCOMPLETE, write_whole, writing
-from loop_rl.runs.folder import open_run, publish_model, start_run
+from loop_rl.runs.folder import checkpoint_to_resume, publish_model, start_run
 from loop_rl.training.pretrain import Pretrainer, pretrain
 from tests.damage import full_disk, seal_again, write_parquet, write_safetensors, write_text, write_torch
 from tests.training.test_pretrain import recipe_for, rows_of
@@ -53,7 +53,7 @@ MAY_CHANGE = ("run.max_steps", "eval")
 def test_a_changed_key_is_named_with_both_values(tmp_path, before, after, said):
     run = started(tmp_path, **before)
     with pytest.raises(UserError) as error:
-        open_run(run, Recipe(**after), MAY_CHANGE, resume=True)
+        checkpoint_to_resume(run, Recipe(**after), MAY_CHANGE, resume=True)
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
@@ -61,10 +61,10 @@ def test_every_changed_key_is_named_and_others_may_change(tmp_path):
     run = started(tmp_path)
     changed = Recipe(run={"max_steps": 7, "seed": 3}, eval={"samples": 3}, optim={"learning_rate": 0.5})
     with pytest.raises(UserError) as error:
-        open_run(run, changed, MAY_CHANGE, resume=True)
+        checkpoint_to_resume(run, changed, MAY_CHANGE, resume=True)
     assert "optim.learning_rate" in str(error.value) and "run.seed" in str(error.value)
     assert "samples" not in str(error.value) and "max_steps" not in str(error.value)
-    assert open_run(run, Recipe(run={"max_steps": 7}, eval={"samples": 3}), MAY_CHANGE, resume=True) is None
+    assert checkpoint_to_resume(run, Recipe(run={"max_steps": 7}, eval={"samples": 3}), MAY_CHANGE, resume=True) is None
 
 
 # ---- pretraining, for all that train on text

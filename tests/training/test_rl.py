@@ -209,6 +209,25 @@ def test_ctrl_c_ends_the_step_and_a_second_one_gives_it_up(
     assert f"next: loop-rl report {run}" in out
 
 
+def test_a_third_ctrl_c_in_an_update_saves_nothing_of_it(
+    finished: Path, tmp_path: Path, model_folder: Path, monkeypatch
+) -> None:
+    recipe, learn = local(recipe_file(tmp_path, model_folder)), Trainer.learn
+
+    def cut(trainer, *arguments):
+        metrics = learn(trainer, *arguments)
+        for _ in range(3 if trainer.step == 2 else 0):  # the weights have changed, and their row isn't written
+            os.kill(os.getpid(), signal.SIGINT)
+        return metrics
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="step_1 is complete"):
+        patch.setattr(Trainer, "learn", cut)
+        train(recipe, progress=False)
+    run = train(recipe, resume=True, progress=False)
+    assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3, 4]
+    assert same(weights(run, 4), weights(finished, 4))
+
+
 def test_a_last_evaluation_that_was_given_up_is_made_on_resume(tmp_path: Path, model_folder: Path, monkeypatch) -> None:
     file = recipe_file(tmp_path, model_folder, run={"max_steps": 1})
     run = interrupted(monkeypatch, file, 3 + 3 + 1, 2, "stopped after step 1; .*step_1 is complete")

@@ -90,7 +90,7 @@ def test_more_steps_with_a_rate_that_decays_are_said(run, recipe_for, caplog):
 
 
 def test_a_death_before_the_first_checkpoint_leaves_each_evaluation_once(whole, recipe_for, monkeypatch):
-    recipe, step = recipe_for("run.max_steps=3", "run.save_steps=0"), rl._step
+    recipe, step = recipe_for("run.max_steps=3", "run.save_steps=0"), rl.step
 
     def dies(trainer, *arguments):
         if trainer.step == 2:
@@ -98,7 +98,7 @@ def test_a_death_before_the_first_checkpoint_leaves_each_evaluation_once(whole, 
         return step(trainer, *arguments)
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-        patch.setattr(rl, "_step", dies)
+        patch.setattr(rl, "step", dies)
         train(recipe, progress=False)
     run = train(recipe, resume=True, progress=False)
     assert [row["step"] for row in rows(run)] == [1, 2, 3]

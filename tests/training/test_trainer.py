@@ -59,10 +59,10 @@ def test_a_batch_without_signal_breaks_no_limit(model_folder) -> None:
     limits = {"cosine_steps": 1, "min_cosine": 0.9, "max_residual": 1e-9, "max_term_ratio": 1e-9, "on_breach": "stop"}
     trainer = trainer_of(model_folder, health=limits)
     metrics = trainer.learn(tiny_rollouts(trainer.looped), SILENT)
-    assert trainer.unhealthy is None and metrics["health/breached"] == 0
+    assert trainer.health.breached is None and metrics["health/breached"] == 0
     assert metrics["gradient/cosine"] is None and metrics["residual/q90"] is None
     trainer.learn(tiny_rollouts(trainer.looped), SIGNAL)
-    assert "residual/q90" in trainer.unhealthy
+    assert "residual/q90" in trainer.health.breached
 
 
 def test_states_are_checked_by_replay_now_and_then(model_folder) -> None:
@@ -72,12 +72,12 @@ def test_states_are_checked_by_replay_now_and_then(model_folder) -> None:
     name = "sampling/replay_logp_difference"
     rows = [trainer.learn(rollouts, SILENT) for _ in range(3)]
     assert [name in row for row in rows] == [True, False, True] and rows[0][name] <= bound
-    assert trainer.unhealthy is None
+    assert trainer.health.breached is None
     with torch.no_grad():  # from here on the sampler's weights are others
         trainer.looped.model.embed_tokens.weight.mul_(-1)
     trainer.learn(rollouts, SIGNAL)
     row = trainer.learn(rollouts, SIGNAL)
-    assert row[name] > 0.1 and name in trainer.unhealthy
+    assert row[name] > 0.1 and name in trainer.health.breached
     replaying = trainer_of(model_folder, learner={"estimator": "full_bptt"})
     assert name not in replaying.learn(rollouts, SILENT), "there the ratio itself shows it"
 
