@@ -4,7 +4,7 @@ import math
 
 from loop_rl.diagnosis.gradients import GradientRow
 from loop_rl.diagnosis.measure import Diagnosis
-from loop_rl.fixed_point import parse_estimator
+from loop_rl.fixed_point import FullBPTT, parse_estimator
 
 #: a gradient this close in direction to full backpropagation's is taken for as good
 GOOD_COSINE = 0.98
@@ -20,29 +20,27 @@ EXPANDING = 1.02
 SETTLED_RESIDUAL = 0.05
 
 
-def update_cost(name: str, depth: int) -> int:
-    """Block-forwards an update costs for each layer of the core; a backward counts two, a state-VJP one."""
-    estimator = parse_estimator(name)
-    if estimator.kind == "bptt":
-        window = depth if estimator.window is None else min(estimator.window, depth)
-        return depth + 2 * window
-    replay = depth if estimator.kind == "recompute" else 0
-    return replay + 3 + (estimator.terms or 1) - 1
+def core_share(name: str, depth: int) -> float | None:
+    """An update's core cost as a share of full BPTT's; None for an estimator whose cost isn't known beforehand."""
+    cost = parse_estimator(name).cost(depth)
+    return None if cost is None else cost / FullBPTT().cost(depth)
 
 
 def choose_estimator(rows: list[GradientRow], depth: int, allow_reuse: bool) -> GradientRow | None:
-    """The cheapest estimator with a good cosine, else the one with the best; None if there is none to choose from."""
-    able = [
-        row
-        for row in rows
-        if not row.estimator.endswith("implicit")
-        and (allow_reuse or not parse_estimator(row.estimator).reuses)
-        and math.isfinite(row.cosine)
-    ]
-    good = [row for row in able if row.cosine >= GOOD_COSINE]
+    """The cheapest estimator with a good cosine, else the one with the best; None if there is none to choose from.
+
+    One whose cost isn't known beforehand is a reference, and not chosen.
+    """
+    able = []
+    for row in rows:
+        estimator = parse_estimator(row.estimator)
+        cost = estimator.cost(depth)
+        if cost is not None and (allow_reuse or not estimator.needs_states) and math.isfinite(row.cosine):
+            able.append((cost, row))
+    good = [(cost, row.error, row) for cost, row in able if row.cosine >= GOOD_COSINE]
     if good:
-        return min(good, key=lambda row: (update_cost(row.estimator, depth), row.error))
-    return max(able, key=lambda row: row.cosine, default=None)
+        return min(good, key=lambda one: one[:2])[2]
+    return max((row for _, row in able), key=lambda row: row.cosine, default=None)
 
 
 def choose_depth(loss: dict[int, float]) -> int | None:
@@ -68,10 +66,7 @@ def _about_gradient(d: Diagnosis) -> str:
             what += ", so it has no fixed point to stand in for the trajectory and the Neumann series grows"
         best = choose_estimator(d.gradients, d.depth, allow_reuse=False)
         if best is not None and best.cosine >= GOOD_COSINE:
-            cost = update_cost(best.estimator, d.depth) / update_cost("full_bptt", d.depth)
-            return (
-                f"{what}; use {best.estimator} (cosine {best.cosine:.3f} to full BPTT at {cost:.0%} of its core cost)."
-            )
+            return f"{what}; use {best.estimator} ({_closeness(best, d.depth)})."
         return f"{what}; use full_bptt."
     best = choose_estimator(d.gradients, d.depth, allow_reuse=True)
     assert best is not None
@@ -89,8 +84,7 @@ def _about_gradient(d: Diagnosis) -> str:
 
 
 def _closeness(row: GradientRow, depth: int) -> str:
-    cost = update_cost(row.estimator, depth) / update_cost("full_bptt", depth)
-    return f"cosine {row.cosine:.3f} to full BPTT at {cost:.0%} of its core cost"
+    return f"cosine {row.cosine:.3f} to full BPTT at {core_share(row.estimator, depth):.0%} of its core cost"
 
 
 def _about_depth(d: Diagnosis) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from loop_rl.fixed_point import parse_estimator
+from loop_rl.fixed_point import Estimator, FullBPTT, Implicit, Neumann, Reuse, TruncatedBPTT
 from loop_rl.learner.language import next_token_loss
 from loop_rl.models import LoopedForCausalLM
 
@@ -41,19 +41,20 @@ def compare_gradients(
         ids: int64 [rows, tokens], unpadded. endpoint: z^R of these rows at `depth`, as a rollout would have saved it.
         contracts: whether the implicit gradient is to be solved for.
     """
-    full = _gradient(model, ids, "full_bptt", depth, endpoint)
-    implicit = _gradient(model, ids, "reuse_implicit", depth, endpoint) if contracts else None
-    names = [f"truncated_bptt{window}" for window in range(1, min(depth, MOST_TERMS + 1))]
-    names += [f"reuse_neumann{terms}" for terms in range(1, MOST_TERMS + 1)]
-    names += [f"reuse_neumann{terms}_tail" for terms in range(2, MOST_TERMS + 1)]
+    full = _gradient(model, ids, FullBPTT(), depth, endpoint)
+    whole = Reuse(Implicit())
+    implicit = _gradient(model, ids, whole, depth, endpoint) if contracts else None
+    estimators: list[Estimator] = [TruncatedBPTT(back) for back in range(1, min(depth, MOST_TERMS + 1))]
+    estimators += [Reuse(Neumann(terms)) for terms in range(1, MOST_TERMS + 1)]
+    estimators += [Reuse(Neumann(terms, tail=True)) for terms in range(2, MOST_TERMS + 1)]
     rows = []
-    for name in names:
-        progress(name)
-        gradient = _gradient(model, ids, name, depth, endpoint)
+    for estimator in estimators:
+        progress(estimator.name)
+        gradient = _gradient(model, ids, estimator, depth, endpoint)
         against = compare(gradient, implicit) if implicit is not None else (None, None)
-        rows.append(GradientRow(name, *compare(gradient, full), *against))
+        rows.append(GradientRow(estimator.name, *compare(gradient, full), *against))
     if implicit is not None:
-        rows.append(GradientRow("reuse_implicit", *compare(implicit, full), 1.0, 0.0))
+        rows.append(GradientRow(whole.name, *compare(implicit, full), 1.0, 0.0))
     return rows
 
 
@@ -66,10 +67,9 @@ def compare(gradient: Tensor, reference: Tensor) -> tuple[float, float]:
     return float(cosine), float((gradient - reference).norm()) / scale
 
 
-def _gradient(model: LoopedForCausalLM, ids: Tensor, name: str, depth: int, endpoint: Tensor) -> Tensor:
+def _gradient(model: LoopedForCausalLM, ids: Tensor, estimator: Estimator, depth: int, endpoint: Tensor) -> Tensor:
     """The gradient of the mean loss as one vector, float64 [parameters]; the parameters' own .grad stays untouched."""
-    estimator = parse_estimator(name)
-    loss = next_token_loss(model, ids, ids, estimator, depth, saved=endpoint if estimator.reuses else None)
+    loss = next_token_loss(model, ids, ids, estimator, depth, states=endpoint if estimator.needs_states else None)
     parameters = [p for p in model.parameters() if p.requires_grad]
     grads = torch.autograd.grad(loss / ids[:, 1:].numel(), parameters, allow_unused=True)
     return torch.cat(

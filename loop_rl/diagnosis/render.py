@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from loop_rl.diagnosis.advice import advise, update_cost
+from loop_rl.diagnosis.advice import advise, core_share
 from loop_rl.diagnosis.convergence import QUANTILES
 from loop_rl.diagnosis.measure import Diagnosis
 from loop_rl.errors import UserError
@@ -33,10 +33,9 @@ def to_table(diagnosis: Diagnosis) -> str:
     estimators = Table(caption="against full BPTT and the implicit gradient; cost: of full BPTT's core", show_edge=True)
     for name in ("estimator", "cost", "cosine", "relative error", "implicit cosine", "implicit error"):
         estimators.add_column(name, justify="left" if name == "estimator" else "right")
-    whole = update_cost("full_bptt", diagnosis.depth)
     for row in diagnosis.gradients:
-        implicit = row.estimator.endswith("implicit")
-        cost = "–" if implicit else f"{update_cost(row.estimator, diagnosis.depth) / whole:.0%}"
+        share = core_share(row.estimator, diagnosis.depth)
+        cost = "–" if share is None else f"{share:.0%}"
         figures = (row.cosine, row.error, row.implicit_cosine, row.implicit_error)
         estimators.add_row(row.estimator, cost, *("–" if x is None else f"{x:.4f}" for x in figures))
     console = Console(file=io.StringIO(), width=110, color_system=None)

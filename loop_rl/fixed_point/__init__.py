@@ -3,19 +3,35 @@
 Knows nothing of language models or reinforcement learning.
 """
 
-from loop_rl.fixed_point.estimators import Estimator, parse_estimator
+from loop_rl.fixed_point.endpoint import endpoint_gradient
+from loop_rl.fixed_point.estimators import (
+    KINDS,
+    Estimator,
+    FullBPTT,
+    Recompute,
+    Reuse,
+    TruncatedBPTT,
+    parse_estimator,
+    rank,
+)
 from loop_rl.fixed_point.iteration import convergence_depth, iterate, iterate_to_tolerance, residual
-from loop_rl.fixed_point.neumann import endpoint_gradient, implicit_sum, neumann_sum, row_norms
+from loop_rl.fixed_point.series import Implicit, Neumann, row_norms
 
 __all__ = [
+    "KINDS",
     "Estimator",
+    "FullBPTT",
+    "Implicit",
+    "Neumann",
+    "Recompute",
+    "Reuse",
+    "TruncatedBPTT",
     "convergence_depth",
     "endpoint_gradient",
-    "implicit_sum",
     "iterate",
     "iterate_to_tolerance",
-    "neumann_sum",
     "parse_estimator",
+    "rank",
     "residual",
     "row_norms",
 ]

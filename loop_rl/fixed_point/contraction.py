@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from loop_rl.fixed_point.neumann import VJP, row_norms
+from loop_rl.fixed_point.series import VJP, row_norms
 
 Behaviour = Literal["contracts", "oscillates", "diverges"]
 

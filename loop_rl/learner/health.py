@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loop_rl.errors import UserError
-from loop_rl.fixed_point import Estimator, parse_estimator
 from loop_rl.learner.batch import Sample
 from loop_rl.learner.metrics import Metrics
 from loop_rl.learner.ranks import Ranks
@@ -43,7 +42,7 @@ class Health:
         limits, found, start = self.limits, {}, time.perf_counter()
         if limits.cosine_steps and step % limits.cosine_steps == 0:
             found["gradient/cosine"] = learner.gradient_cosine(samples)
-        replayed = learner.estimator.reuses and self.comparable
+        replayed = learner.estimator.needs_states and self.comparable
         if replayed and limits.replay_steps and step % limits.replay_steps == 0:
             found["sampling/replay_logp_difference"] = learner.replay_difference(samples)
         return {**found, "time/measure": time.perf_counter() - start}
@@ -93,8 +92,3 @@ def breach(metrics: Mapping[str, float | None], limits: HealthSection) -> str | 
         if limit is not None and value is not None and not sign * (value - limit) <= 0:
             found.append(f"{name} is {value:.3g}, its limit {limit:g}")
     return "; ".join(found) or None
-
-
-def recomputing(estimator: Estimator) -> Estimator:
-    """The same series at endpoints rebuilt by the learner."""
-    return parse_estimator(estimator.name.replace("reuse", "recompute", 1))

@@ -18,20 +18,20 @@ def next_token_loss(
     estimator: Estimator,
     depth: int,
     row_seeds: Tensor | None = None,
-    saved: Tensor | None = None,
+    states: Tensor | None = None,
 ) -> Tensor:
     """Summed cross-entropy (nats) of the next tokens of unpadded rows.
 
     Args:
         ids, labels: int64 [rows, tokens]; labels are not shifted, IGNORED where no loss is taken.
-        row_seeds: [rows], of the initial states (bptt and recompute); None: the config's.
-        saved: z^R [rows, tokens, width] (reuse).
+        row_seeds: [rows], of the initial states, where the estimator replays; None: the config's.
+        states: z^R [rows, tokens, width], where it needs the rollout's.
     """
     parts = model.model
     context = PaddedContext(model.config, torch.ones_like(ids), dtype=model.dtype, depth=depth)
     prelude = parts.prelude_forward(ids, context)
-    z0 = None if estimator.reuses else parts.draw_initial_state(context.position_ids, row_seeds, prelude)
-    state = estimator.endpoint(lambda z: parts.recur(z, prelude, context, 0), z0=z0, depth=depth, saved=saved)
+    z0 = parts.draw_initial_state(context.position_ids, row_seeds, prelude) if estimator.needs_replay else None
+    state = estimator.endpoint(lambda z: parts.recur(z, prelude, context, 0), z0=z0, depth=depth, states=states)
     return token_losses(model, parts.coda_forward(state, context, prelude), labels).sum()
 
 

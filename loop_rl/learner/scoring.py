@@ -49,7 +49,7 @@ def with_initial_states(model: torch.nn.Module, batch: MicroBatch, estimator: Es
     An initial state that is the tokens' embedding is computed, and differentiated, in scoring.
     """
     core = plain(model).model
-    if estimator.reuses or core.config.initial_state == "embedding":
+    if not estimator.needs_replay or core.config.initial_state == "embedding":
         return batch
     return dataclasses.replace(
         batch, z0=core.draw_initial_state(positions_from_mask(batch.attention_mask), batch.seeds)
@@ -66,7 +66,7 @@ def score(model: torch.nn.Module, batch: MicroBatch, estimator: Estimator, tempe
     core, dtype = looped.model, looped.lm_head.weight.dtype
     context = PaddedContext(looped.config, batch.attention_mask, None, dtype, batch.depth)
     prelude = core.prelude_forward(batch.input_ids, context)
-    replayed = batch.depths is not None and not estimator.reuses
+    replayed = batch.depths is not None and estimator.needs_replay
     recur = Replay(core, prelude, context, batch.depths) if replayed else lambda z: core.recur(z, prelude, context)
     applied: list[Tensor] = []  # F's last value
     last_terms: list[Tensor] = []
@@ -82,9 +82,9 @@ def score(model: torch.nn.Module, batch: MicroBatch, estimator: Estimator, tempe
         ended = now[1] == 0
         last_terms[:] = [torch.where(ended, *pair) for pair in zip(last_terms or now, now, strict=True)]
 
-    if estimator.reuses:
+    if estimator.needs_states:
         assert batch.states is not None
-        z = estimator.endpoint(f, saved=batch.states.to(dtype), on_vjp=on_vjp)
+        z = estimator.endpoint(f, states=batch.states.to(dtype), on_vjp=on_vjp)
     else:
         z0 = batch.z0
         if z0 is None:
@@ -101,5 +101,5 @@ def score(model: torch.nn.Module, batch: MicroBatch, estimator: Estimator, tempe
         return values.new_zeros(batch.mask.shape).masked_scatter(batch.mask, values)
 
     endpoint = z.detach()
-    after = (lambda: f(endpoint)) if estimator.kind == "bptt" else (lambda: applied[0])
+    after = (lambda: applied[0]) if estimator.approximate else (lambda: f(endpoint))
     return Scores(placed(logps), placed(entropy), endpoint, after, last_terms)

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from loop_rl.fixed_point import Estimator
+from loop_rl.fixed_point import Estimator, FullBPTT
 from loop_rl.learner.batch import MicroBatch, Sample, collate, micro_batches
 from loop_rl.learner.metrics import Measurements, Metrics, cosine
 from loop_rl.learner.objective import token_loss
@@ -21,7 +21,7 @@ from loop_rl.learner.scoring import Scores, plain, score, with_initial_states
 
 log = logging.getLogger(__name__)
 
-_FULL_BPTT = Estimator("full_bptt", "bptt")
+_FULL_BPTT = FullBPTT()
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Learner:
         return float((logps - batch.behaviour_logps)[batch.mask].abs().double().mean())
 
     def _collated(self, rows: list[Sample], estimator: Estimator) -> MicroBatch:
-        batch = collate(rows, estimator.reuses).to(self.accelerator.device)
+        batch = collate(rows, estimator.needs_states).to(self.accelerator.device)
         return with_initial_states(self.model, batch, estimator)
 
     @torch.no_grad()
@@ -261,7 +261,7 @@ class Learner:
         }
         if self.objective.beta:
             metrics["kl"] = measured.ratio("kl")
-        if self.estimator.kind != "bptt" and self.estimator.terms != 1:
+        if self.estimator.vjps != 0:
             squares = measured.ratio("last_term", "term_before")
             metrics["neumann/term_ratio"] = None if squares is None else math.sqrt(squares)
         return metrics

@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -17,6 +17,9 @@ from pydantic import Field, field_validator, model_validator
 from loop_rl.data.names import is_known, unknown_name
 from loop_rl.errors import UserError
 from loop_rl.recipe.reading import Schema, Section, folder_name, read_recipe, recipes_folder
+
+if TYPE_CHECKING:
+    from loop_rl.fixed_point import Estimator
 
 __all__ = ["REWARDS", "Recipe", "Section", "load_recipe", "recipes_folder"]
 
@@ -195,12 +198,10 @@ class LearnerSection(Section):
     @field_validator("estimator")
     @classmethod
     def _known(cls, name: str) -> str:
-        from loop_rl.fixed_point import parse_estimator  # late: it brings torch, which reading a recipe can do without
-
-        terms = parse_estimator(name).terms
-        if terms is not None and terms > MOST_TERMS:
+        vjps = _estimator(name).vjps
+        if vjps is not None and vjps >= MOST_TERMS:
             raise ValueError(
-                f"{name} has {terms} terms; at most {MOST_TERMS}: the implicit estimators take all it needs"
+                f"{name} has {vjps + 1} terms; at most {MOST_TERMS}: the implicit estimators take all it needs"
             )
         return name
 
@@ -360,7 +361,7 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _what_goes_together(self) -> Recipe:
         rollout, learner, depth = self.rollout, self.learner, self.model.depth
-        replays = not learner.estimator.startswith("reuse")
+        replays = rollout.cache == "terminal" and _estimator(learner.estimator).needs_replay
         if rollout.workers == 0 and rollout.cluster is not None:
             raise ValueError(
                 f"rollout.workers: 0 samples in the training process, and leaves the cluster {rollout.cluster} idle; "
@@ -379,7 +380,7 @@ class Recipe(Section):
                         f"rollout.prefill: {what} replays the recurrences that a student leaves out; use a reuse "
                         "estimator, with neither beta nor cosine_steps, or rollout.prefill: teacher"
                     )
-        if rollout.cache == "terminal" and replays:
+        if replays:
             raise ValueError(
                 f"rollout.cache: {learner.estimator} replays the loop with the keys and values of every recurrence, so "
                 "its log-probabilities are not those of a sampler with terminal banks; use a reuse estimator, or "
@@ -393,15 +394,15 @@ class Recipe(Section):
                 f"optim.warmup_steps ({self.optim.warmup_steps}) is more than the run's updates ({updates}), so the "
                 "learning rate would never reach its peak; lower it (optim.warmup_steps=0), or raise run.max_steps"
             )
-        if self.rollout.depth_tolerance is not None and self.learner.estimator.startswith("truncated"):
+        if rollout.depth_tolerance is not None and _estimator(learner.estimator).one_depth:
             raise ValueError(
-                f"learner.estimator: {self.learner.estimator} counts its window from one depth for all tokens, which "
+                f"learner.estimator: {learner.estimator} counts its window from one depth for all tokens, which "
                 "rollout.depth_tolerance gives up; use full_bptt, a recompute or a reuse estimator"
             )
         return self
 
     def _check_depth(self, depth: int, what: str) -> None:
-        window, least = _window(self.learner.estimator), self.rollout.min_depth
+        window, least = _estimator(self.learner.estimator).least_depth, self.rollout.min_depth
         if window > depth:
             raise ValueError(
                 f"learner.estimator: {self.learner.estimator} goes back {window} recurrences, more than {what}; lower "
@@ -434,9 +435,10 @@ class Recipe(Section):
         return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
 
 
-def _window(estimator: str) -> int:
-    """Recurrences that truncated BPTT goes back; 0 for the others."""
-    return int(estimator.removeprefix("truncated_bptt")) if estimator.startswith("truncated_bptt") else 0
+def _estimator(name: str) -> Estimator:
+    from loop_rl.fixed_point import parse_estimator  # late: it brings torch, which reading a recipe can do without
+
+    return parse_estimator(name)
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), schema: type[Schema] = Recipe) -> Schema:

@@ -182,6 +182,11 @@ def _assumed(run: Run, step: Callable[[Run], int]) -> tuple[str, ...]:
 
 
 def _rank(estimator: str) -> int:
-    """Controls first, from the most expensive, then reuse."""
-    kinds = ("full", "truncated", "recompute", "reuse")
-    return next((rank for rank, kind in enumerate(kinds) if estimator.startswith(kind)), len(kinds))
+    """The place of its kind in tables; an unknown one, of a run folder that was edited, is last."""
+    # late: it brings torch, which a refusal can do without
+    from loop_rl.fixed_point import KINDS, parse_estimator, rank
+
+    try:
+        return rank(parse_estimator(estimator))
+    except ValueError:
+        return len(KINDS)

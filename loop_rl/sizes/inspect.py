@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from loop_rl.errors import UserError
-from loop_rl.fixed_point import parse_estimator
+from loop_rl.fixed_point import FullBPTT, Neumann, Reuse
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.models.attention.terminal import cache_floats
 from loop_rl.models.families import find_family, read_config
@@ -132,8 +132,8 @@ def memory(
         "gradients": parameter_count * item,
         "Adam": 2 * parameter_count * item,
     } | {
-        f"activations, {name}": activations(config, parse_estimator(name), depth, batch, length, rollout, item)
-        for name in ("reuse_neumann4", "full_bptt")
+        f"activations, {estimator.name}": activations(config, estimator, depth, batch, length, rollout, item)
+        for estimator in (Reuse(Neumann(4)), FullBPTT())
     }
 
 

@@ -151,7 +151,7 @@ def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int, student:
         parts.append(Part("KV banks", bank_bytes(recipe, config, depth, completions, length, local)))
     if student:
         parts.append(Part("students", (1 + local) * student * item))
-    if estimator.reuses:
+    if estimator.needs_states:
         # Once in the sampler's buffer, once in its records, once where the learner reads them.
         tokens = completions * rollout.max_completion_length + rollout.prompts_per_step * prompt_length
         copies = 3 if local else 1
@@ -210,9 +210,9 @@ def activations(
 ) -> int:
     """Bytes that autograd keeps for a micro-batch of `rows` completions of `length` tokens, prompt included.
 
-    Only the recurrences with a graph count: all of them under full BPTT, b under truncated BPTT-b, one otherwise.
+    Only the recurrences with a graph count, the estimator's window.
     """
-    kept = 1 if estimator.kind != "bptt" else min(estimator.window or depth, depth)
+    kept = estimator.window(depth)
     width, queries = config.hidden_size, config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
     # Saved by a block: both norms' inputs and outputs and the residual sums; queries before and after rotation, the

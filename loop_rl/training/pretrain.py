@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from loop_rl.errors import UserError
-from loop_rl.fixed_point import parse_estimator
+from loop_rl.fixed_point import TruncatedBPTT
 from loop_rl.learner.language import next_token_loss
 from loop_rl.models import LoopedConfig, LoopedForCausalLM
 from loop_rl.recipe.pretrain import PretrainRecipe
@@ -95,8 +95,7 @@ def truncated_loss(
     ids, labels: int64 [rows, tokens], labels not shifted. The gradient goes through the last min(depth,
     backprop_depth) recurrences; the state before them is detached, the injected input is not. row_seeds: [rows].
     """
-    estimator = parse_estimator(f"truncated_bptt{min(depth, backprop_depth)}")
-    return next_token_loss(model, ids, labels, estimator, depth, row_seeds)
+    return next_token_loss(model, ids, labels, TruncatedBPTT(backprop_depth), depth, row_seeds)
 
 
 def make_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerBase) -> LoopedConfig:

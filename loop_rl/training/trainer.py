@@ -18,7 +18,7 @@ from loop_rl.evaluation.settings import weights_digest
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import Sample, samples_of, shares
 from loop_rl.learner.exchange import deal, receive
-from loop_rl.learner.health import Health, recomputing
+from loop_rl.learner.health import Health
 from loop_rl.learner.metrics import Metrics, over_iterations
 from loop_rl.learner.optimizer import make_optimizer, trainable
 from loop_rl.learner.ranks import Ranks
@@ -92,7 +92,7 @@ class Trainer:
             rollout.top_k,
             looped.config.depth,
             model_end_tokens(self.looped, self.tokenizer),
-            save_states=self.learner.estimator.reuses,
+            save_states=self.learner.estimator.needs_states,
             cache=rollout.cache,
             tolerance=rollout.depth_tolerance,
             min_depth=rollout.min_depth,
@@ -158,14 +158,14 @@ class Trainer:
             self.health.count(updates[-1])
         self.step += 1
         metrics = {**over_iterations(updates), **prepared, **measured}
-        if self.health.check(metrics, self.step, self.ranks) and self.learner.estimator.reuses:
+        if self.health.check(metrics, self.step, self.ranks) and self.learner.estimator.needs_states:
             self._recompute()
         metrics["health/breached"] = float(self.health.breached is not None)
         metrics["health/recomputes"] = float(self.learner.estimator.name != self.recipe.learner.estimator)
         return metrics
 
     def _recompute(self) -> None:
-        self.learner.estimator = recomputing(self.learner.estimator)
+        self.learner.estimator = self.learner.estimator.recomputing()
         self.sampling = dataclasses.replace(self.sampling, save_states=False)
         log.warning("learning by %s from step %d on", self.learner.estimator.name, self.step + 1)
 

@@ -4,7 +4,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from loop_rl.fixed_point import Estimator, iterate, parse_estimator
+from loop_rl.fixed_point import (
+    FullBPTT,
+    Implicit,
+    Neumann,
+    Recompute,
+    Reuse,
+    TruncatedBPTT,
+    iterate,
+    parse_estimator,
+    rank,
+)
 
 DEPTH = 6
 
@@ -74,7 +84,7 @@ def test_truncation_beyond_the_depth_is_full_bptt(problem):
 def test_reuse_and_recompute_agree_bit_for_bit(problem, suffix):
     f, leaves, z0, g = problem
     saved = iterate(f, z0, DEPTH).detach()
-    reused = parse_estimator(f"reuse_{suffix}").endpoint(f, saved=saved)
+    reused = parse_estimator(f"reuse_{suffix}").endpoint(f, states=saved)
     recomputed = parse_estimator(f"recompute_{suffix}").endpoint(f, z0=z0, depth=DEPTH)
     assert torch.equal(reused, saved) and torch.equal(recomputed, saved)
     pairs = zip(grads(reused, g, leaves), grads(recomputed, g, leaves), strict=True)
@@ -87,7 +97,7 @@ def test_more_terms_approach_full_bptt_at_a_converged_depth(problem):
     saved = iterate(f, z0, 60).detach()
 
     def error(name: str) -> float:
-        return relative_error(grads(parse_estimator(name).endpoint(f, saved=saved), g, leaves), full)
+        return relative_error(grads(parse_estimator(name).endpoint(f, states=saved), g, leaves), full)
 
     errors = [error(f"reuse_neumann{terms}") for terms in (1, 2, 4, 8, 16)]
     assert errors == sorted(errors, reverse=True) and errors[-1] < 1e-5
@@ -105,21 +115,31 @@ def test_estimators_say_what_they_need(problem):
 
 
 @pytest.mark.parametrize(
-    "name, kind, window, terms, tail",
+    "name, expected, window, cost",
     [
-        ("full_bptt", "bptt", None, None, False),
-        ("truncated_bptt12", "bptt", 12, None, False),
-        ("recompute_neumann4", "recompute", None, 4, False),
-        ("reuse_neumann3_tail", "reuse", None, 3, True),
-        ("reuse_neumann1", "reuse", None, 1, False),
-        ("recompute_implicit", "recompute", None, None, False),
-        ("reuse_implicit", "reuse", None, None, False),
+        ("full_bptt", FullBPTT(), 32, 96),
+        ("truncated_bptt4", TruncatedBPTT(4), 4, 40),
+        ("truncated_bptt99", TruncatedBPTT(99), 32, 96),
+        ("recompute_neumann4", Recompute(Neumann(4)), 1, 38),
+        ("recompute_implicit", Recompute(Implicit()), 1, None),
+        ("reuse_neumann4", Reuse(Neumann(4)), 1, 6),
+        ("reuse_neumann3_tail", Reuse(Neumann(3, tail=True)), 1, 5),
+        ("reuse_neumann1", Reuse(Neumann(1)), 1, 3),
+        ("reuse_implicit", Reuse(Implicit()), 1, None),
     ],
 )
-def test_names(name, kind, window, terms, tail):
+def test_names_say_what_an_update_keeps_and_costs(name, expected, window, cost):
+    """At depth 32, in block-forwards for each block of the core: 3 R, R + 2 b, R + 1 + (k - 1) + 2, and without R."""
     estimator = parse_estimator(name)
-    assert estimator == Estimator(name, kind, window=window, terms=terms, tail=tail)
-    assert estimator.reuses == (kind == "reuse")
+    assert estimator == expected and estimator.name == name
+    assert (estimator.window(32), estimator.cost(32)) == (window, cost)
+    assert estimator.needs_states == (not estimator.needs_replay) == name.startswith("reuse")
+    assert estimator.recomputing().name == name.replace("reuse", "recompute")
+
+
+def test_tables_list_controls_first():
+    names = ["full_bptt", "truncated_bptt4", "recompute_neumann4", "reuse_implicit"]
+    assert [rank(parse_estimator(name)) for name in names] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +148,7 @@ def test_names(name, kind, window, terms, tail):
      "reuse_neumann-1", "reuse_implicit_tail", "reuse_neumann3_tails", "REUSE_NEUMANN4", " reuse_neumann4"],
 )  # fmt: skip
 def test_other_names_are_refused_with_examples(name):
-    with pytest.raises(ValueError, match="is no gradient estimator: write one such as full_bptt"):
+    with pytest.raises(ValueError, match="unknown estimator '.*'; expected e.g. full_bptt, "):
         parse_estimator(name)
 
 

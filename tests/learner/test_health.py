@@ -8,7 +8,7 @@ import torch
 
 from loop_rl.fixed_point import parse_estimator
 from loop_rl.learner.batch import collate, samples_of
-from loop_rl.learner.health import breach, recomputing
+from loop_rl.learner.health import breach
 from loop_rl.learner.objective import group_advantages
 from loop_rl.learner.scoring import score
 from loop_rl.learner.update import Learner, Objective
@@ -27,7 +27,7 @@ def test_term_ratios_are_those_of_the_products():
     seen = []
     saved = torch.ones(3, 2)
     z = parse_estimator("reuse_neumann4").endpoint(
-        lambda z: 0.3 * z, saved=saved, on_vjp=lambda v, product: seen.append(float(product.norm() / v.norm()))
+        lambda z: 0.3 * z, states=saved, on_vjp=lambda v, product: seen.append(float(product.norm() / v.norm()))
     )
     z.sum().backward()
     assert seen == pytest.approx([0.3] * 3)
@@ -110,7 +110,3 @@ def test_limits():
     assert "residual/q90" in breach({"residual/q90": math.nan}, limits)
     assert breach({"residual/q90": 9.0}, HealthSection()) is None
     assert breach(dict.fromkeys(healthy), limits) is None, "what is undefined breaks no limit"
-
-
-def test_recomputing():
-    assert recomputing(parse_estimator("reuse_neumann3_tail")).name == "recompute_neumann3_tail"

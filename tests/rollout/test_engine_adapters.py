@@ -63,7 +63,7 @@ def test_the_learner_scores_what_was_sampled(how, dtype, parts):
     rollouts = engine.generate(PROMPTS, sampling, SEEDS)
     estimators = ["reuse_neumann2", *(["full_bptt"] if how == "full" else [])]
     for estimator in map(parse_estimator, estimators):
-        batch = collate(samples_of(rollouts, torch.zeros(3, 4)), estimator.reuses)
+        batch = collate(samples_of(rollouts, torch.zeros(3, 4)), estimator.needs_states)
 
         def logps(model, batch=batch, estimator=estimator):
             return score(model, batch, estimator, 1.0).logps[batch.mask]

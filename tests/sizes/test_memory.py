@@ -78,7 +78,7 @@ def saved_bytes(name, depth, config=CONFIG, rows=2, prompt=20, completion=30):
     states = np.zeros((completion - 1, config.hidden_size), np.float32)
     made = Completion(rng.integers(3, 60, completion), np.zeros(completion, np.float32), states, depth, "length", 1)
     estimator = parse_estimator(name)
-    batch = collate([Sample(rollout, made, 1.0)] * rows, estimator.reuses)
+    batch = collate([Sample(rollout, made, 1.0)] * rows, estimator.needs_states)
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     held = {}
 

@@ -109,7 +109,7 @@ def test_the_learner_scores_what_the_sampler_assigned(model, name):
     samples = samples_of(rollouts, torch.ones(len(LENGTHS), 2))
     model.zero_grad()
     for rows_of_batch in (samples[:4], samples[4:]):
-        batch = collate(rows_of_batch, estimator.reuses)
+        batch = collate(rows_of_batch, estimator.needs_states)
         scores = score(model, batch, estimator, 0.8)
         bound = torch.finfo(torch.float32).eps * batch.behaviour_logps.abs().max()  # the record is in float32
         assert (scores.logps - batch.behaviour_logps)[batch.mask].abs().max() <= bound
@@ -134,7 +134,7 @@ def test_estimators_approach_full_bptt_at_a_deep_endpoint(model):
     def gradient(name: str) -> torch.Tensor:
         estimator = parse_estimator(name)
         model.zero_grad()
-        batch = collate(samples, estimator.reuses)
+        batch = collate(samples, estimator.needs_states)
         score(model, batch, estimator, 1.0).logps[batch.mask].sum().backward()
         return torch.cat([p.grad.flatten() for p in model.model.core.parameters()])
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from loop_rl.fixed_point import endpoint_gradient, implicit_sum, iterate, neumann_sum, row_norms
+from loop_rl.fixed_point import Implicit, Neumann, endpoint_gradient, iterate, row_norms
 
 WIDTH, ROWS, EXACT = 6, 5, 1e-8
 
@@ -34,7 +34,7 @@ def test_neumann_equals_the_closed_form_of_a_linear_map(terms):
     j, (e, b, g) = contraction(0), tensors(1)
     e.requires_grad_(), b.requires_grad_()
     z = torch.randn(ROWS, WIDTH, dtype=torch.float64)
-    out = endpoint_gradient(lambda z: z @ j.T + e @ b.T, z, lambda vjp, g: neumann_sum(vjp, g, terms))
+    out = endpoint_gradient(lambda z: z @ j.T + e @ b.T, z, Neumann(terms).transform)
     grad_e, grad_b = gradients(out, g, [e, b])
     eye = torch.eye(WIDTH, dtype=torch.float64)
     # sum_{i<k} J^i = (I - J)^-1 (I - J^k)
@@ -56,7 +56,7 @@ def test_at_a_fixed_point_it_equals_autograd_through_the_last_steps(activation, 
     with torch.no_grad():
         fixed = iterate(f, torch.zeros_like(e), 200)
         assert (f(fixed) - fixed).abs().max() < 1e-13
-    ours = gradients(endpoint_gradient(f, fixed, lambda vjp, g: neumann_sum(vjp, g, terms)), g, [j, e, b])
+    ours = gradients(endpoint_gradient(f, fixed, Neumann(terms).transform), g, [j, e, b])
     suffix = gradients(iterate(f, fixed.detach(), terms), g, [j, e, b])
     for a, c in zip(ours, suffix, strict=True):
         torch.testing.assert_close(a, c, rtol=0, atol=EXACT)
@@ -66,7 +66,7 @@ def test_at_a_fixed_point_it_equals_autograd_through_the_last_steps(activation, 
 def test_implicit_solves_the_transposed_system(kappa):
     j, (_, _, g) = contraction(4, kappa), tensors(5)
     solved = torch.linalg.solve((torch.eye(WIDTH, dtype=torch.float64) - j).T, g.T).T
-    found = implicit_sum(lambda v: v @ j, g, tolerance=1e-12, max_terms=1000)
+    found = Implicit(1e-12, 1000).transform(lambda v: v @ j, g)
     torch.testing.assert_close(found, solved, rtol=0, atol=EXACT)
 
 
@@ -74,14 +74,14 @@ def test_implicit_stops_each_row_by_itself():
     """Row i is scaled by rates[i]: its k-th term is rates^k, the last one that below the tolerance."""
     rates = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)[:, None]
     g = torch.ones(3, 2, dtype=torch.float64)
-    found = implicit_sum(lambda v: rates * v, g, tolerance=1e-3, max_terms=1000)
+    found = Implicit(1e-3, 1000).transform(lambda v: rates * v, g)
     for row, rate in enumerate(rates.flatten().tolist()):
         total = term = 1.0
         while term > 1e-3 * total:
             term *= rate
             total += term
         torch.testing.assert_close(found[row], torch.full((2,), total, dtype=torch.float64), rtol=1e-14, atol=0)
-        alone = implicit_sum(lambda v, r=rate: r * v, g[row : row + 1], tolerance=1e-3, max_terms=1000)
+        alone = Implicit(1e-3, 1000).transform(lambda v, r=rate: r * v, g[row : row + 1])
         assert torch.equal(alone[0], found[row])
 
 
@@ -91,7 +91,7 @@ def test_norms_and_ratios_of_bfloat16_are_float32():
     torch.testing.assert_close(row_norms(v).flatten(), torch.full((2,), 1000.0**0.5))
     # 0.7 in bfloat16 is 0.69921875, so the tail multiplies the last term by 0.69921875 / (1 - 0.69921875), rounded once
     rate = torch.tensor(0.7).bfloat16()
-    found = neumann_sum(lambda v: rate * v, v, 2, tail=True)
+    found = Neumann(2, tail=True).transform(lambda v: rate * v, v)
     ratio = float(rate) / (1 - float(rate))
     expected = (1 + rate) + rate * torch.tensor(ratio).bfloat16()
     assert torch.equal(found, expected.expand_as(found))
@@ -99,7 +99,7 @@ def test_norms_and_ratios_of_bfloat16_are_float32():
 
 def test_implicit_warns_when_the_map_does_not_contract(caplog):
     with caplog.at_level(logging.WARNING):
-        implicit_sum(lambda v: 1.1 * v, torch.ones(3), tolerance=1e-6, max_terms=5)
+        Implicit(1e-6, 5).transform(lambda v: 1.1 * v, torch.ones(3))
     assert "may not contract" in caplog.text
 
 
@@ -108,7 +108,7 @@ def test_error_is_within_the_geometric_bound(kappa):
     j, (_, b, g) = contraction(6, kappa), tensors(7)
     exact = g @ torch.linalg.inv(torch.eye(WIDTH, dtype=torch.float64) - j) @ b
     for terms in range(1, 12):
-        error = (neumann_sum(lambda v: v @ j, g, terms) @ b - exact).norm()
+        error = (Neumann(terms).transform(lambda v: v @ j, g) @ b - exact).norm()
         assert error <= torch.linalg.matrix_norm(b, 2) * g.norm() * kappa**terms / (1 - kappa)
 
 
@@ -116,7 +116,7 @@ def test_error_is_within_the_geometric_bound(kappa):
 @pytest.mark.parametrize("terms", [2, 3, 4])
 def test_tail_is_exact_along_a_single_eigenvector(eigenvalue, terms):
     _, _, g = tensors(8)
-    found = neumann_sum(lambda v: eigenvalue * v, g, terms, tail=True)
+    found = Neumann(terms, tail=True).transform(lambda v: eigenvalue * v, g)
     torch.testing.assert_close(found, g / (1 - eigenvalue), rtol=0, atol=EXACT)
 
 
@@ -124,8 +124,8 @@ def test_tail_ratio_is_clamped():
     g = torch.ones(4, dtype=torch.float64)
     for eigenvalue, clamped in ((1.5, 0.9), (-1.5, -0.9)):
         expected = g + eigenvalue * g + eigenvalue * g * clamped / (1 - clamped)
-        torch.testing.assert_close(neumann_sum(lambda v, x=eigenvalue: x * v, g, 2, tail=True), expected)
-    assert neumann_sum(lambda v: v, torch.zeros(4), 3, tail=True).isfinite().all()
+        torch.testing.assert_close(Neumann(2, tail=True).transform(lambda v, x=eigenvalue: x * v, g), expected)
+    assert Neumann(3, tail=True).transform(lambda v: v, torch.zeros(4)).isfinite().all()
 
 
 @pytest.mark.parametrize("terms", [2, 3, 4, 6])
@@ -134,14 +134,14 @@ def test_tail_lowers_the_error(terms):
     basis = torch.linalg.qr(contraction(10)).Q
     j = basis @ torch.diag(torch.linspace(0.1, 0.8, WIDTH, dtype=torch.float64)) @ basis.T
     exact = g @ torch.linalg.inv(torch.eye(WIDTH, dtype=torch.float64) - j)
-    plain, tailed = (neumann_sum(lambda v: v @ j, g, terms, tail) - exact for tail in (False, True))
+    plain, tailed = (Neumann(terms, tail).transform(lambda v: v @ j, g) - exact for tail in (False, True))
     assert tailed.norm() < 0.7 * plain.norm()
 
 
 def test_value_is_the_saved_state_bit_for_bit():
     saved = torch.randn(ROWS, WIDTH)
     weight = torch.randn(WIDTH, WIDTH, requires_grad=True)
-    out = endpoint_gradient(lambda z: z @ weight, saved, lambda vjp, g: neumann_sum(vjp, g, 3))
+    out = endpoint_gradient(lambda z: z @ weight, saved, Neumann(3).transform)
     assert torch.equal(out, saved) and out.requires_grad and out.data_ptr() != saved.data_ptr()
 
 
@@ -152,7 +152,7 @@ def test_state_products_compute_no_parameter_gradient():
     saved = torch.randn(ROWS, WIDTH, dtype=torch.float64)
 
     def flops(terms: int) -> int:
-        out = endpoint_gradient(lambda z: z @ weight, saved, lambda vjp, g: neumann_sum(vjp, g, terms))
+        out = endpoint_gradient(lambda z: z @ weight, saved, Neumann(terms).transform)
         with FlopCounterMode(display=False) as counter:
             out.sum().backward()
         return counter.get_total_flops()
@@ -171,7 +171,7 @@ def test_map_is_applied_once_and_the_graph_is_freed():
         calls.append(1)
         return torch.tanh(z @ weight)
 
-    out = endpoint_gradient(f, torch.randn(ROWS, WIDTH), lambda vjp, g: neumann_sum(vjp, g, 5))
+    out = endpoint_gradient(f, torch.randn(ROWS, WIDTH), Neumann(5).transform)
     out.sum().backward()
     assert len(calls) == 1
     with pytest.raises(RuntimeError, match="second time"):
