@@ -185,7 +185,7 @@ def not_finite(given: Given) -> Iterator[Seen]:
         if everywhere:
             yield refused(f"eval, NaN in {tensor}", command("eval", folder, "--size", "2"), "finite")
     file = recipe("blown_up", optim={"learning_rate": 1e4}, run={"max_steps": 20}, reward=varied("nan_reward"))
-    yield refused("train, learning rate 1e4", command("train", file), "finite")
+    yield refused("train, learning rate 1e4", command("train", file), "learning_rate must be at most 1")
     steps = len(rows("runs/blown_up")) if Path("runs/blown_up/metrics.jsonl").is_file() else 0
     yield Seen("its steps", "at most 5", steps, steps <= 5)
 
