@@ -94,7 +94,10 @@ def test_memory_of_bptt_grows_with_depth_and_that_of_reuse_does_not():
 
 @pytest.mark.parametrize(
     "values, error, message",
-    [({"width": 100}, UserError, "multiple of 64"), ({"methods": ["bptt"]}, ValueError, "no gradient")],
+    [
+        ({"width": 100}, UserError, "multiple of 64"),
+        ({"methods": ["bptt"]}, ValueError, "unknown estimator .bptt.; expected e.g. full_bptt"),
+    ],
 )
 def test_what_is_refused(values, error, message):
     with pytest.raises(error, match=message):

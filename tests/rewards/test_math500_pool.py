@@ -275,7 +275,7 @@ def test_what_our_own_code_fails_on_is_not_scored(alone, monkeypatch):
     texts = ["\\boxed{\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}}", "\\boxed{\\frac{\\sqrt{4}}{2}}"]
     scores = math500_reward(None, texts, answer=["(1, 2)", "1"], log_extra=lambda _, row: reasons.extend(row))
     assert scores == [None, 1.0]
-    assert reasons[0].startswith("not scored: cannot be compared (TypeError in math_equal.py:")
+    assert reasons[0].startswith("not scored: cannot be compared (TypeError in equal.py:")
 
 
 @pytest.mark.parametrize(
