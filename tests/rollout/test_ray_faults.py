@@ -127,6 +127,7 @@ def test_a_signal_while_ray_starts_interrupts_and_ends_what_was_started(raised, 
         raise raised
 
     ended = []
+    monkeypatch.setattr(instance.ray, "is_initialized", lambda: False)  # an earlier test's instance may be up
     monkeypatch.setattr(instance, "check_ray", lambda cluster: None)
     monkeypatch.setattr(instance, "_start_here", start)
     monkeypatch.setattr(instance, "stop_ray", lambda failed: ended.append(failed))
