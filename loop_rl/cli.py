@@ -70,7 +70,7 @@ def _interruption(error: KeyboardInterrupt, argv: Sequence[str]) -> str:
             resumed = argv if "--resume" in argv else [*argv, "--resume"]
             return f"{said}; go on with: loop-rl {shlex.join(resumed)}"
         return f"{said} before its first step; start again with: loop-rl {shlex.join(argv)}"
-    again = bool(argv) and argv[0] in COMMANDS and command(argv[0]).resumes == "again"
+    again = bool(argv) and argv[0] in COMMANDS and load_command(argv[0]).resumes == "again"
     return f"{said}; go on with: loop-rl {shlex.join(argv)}" if again else said
 
 
@@ -78,7 +78,7 @@ def _run(argv: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that has no lines and arrows shows ? for them
     arguments = build_parser().parse_args(_repeat_set(argv))
-    ours = command(arguments.command)
+    ours = load_command(arguments.command)
     if os.environ.get("WORLD_SIZE", "1") != "1" and not ours.ranks:
         if os.environ.get("RANK", "0") == "0":
             _fail(f"{ours.name} runs in one process: start it without torchrun (train alone has ranks)")
@@ -129,7 +129,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(_fail(f"{message} (see {self.prog} --help)"))
 
 
-def command(name: str) -> Command:
+def load_command(name: str) -> Command:
     """One of the table."""
     return importlib.import_module(COMMANDS[name]).COMMAND
 
@@ -139,7 +139,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser("loop-rl", description=_DESCRIPTION, formatter_class=Help)
     parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
-        command(name).add_to(parsers)
+        load_command(name).add_to(parsers)
     return parser
 
 

@@ -1,6 +1,6 @@
 """The one exception that a user's own input can cause, and the words of others in its line."""
 
-_MOST_OF_A_MESSAGE = 500  # characters
+_MAX_MESSAGE = 500  # characters
 
 
 class UserError(Exception):
@@ -34,4 +34,4 @@ def type_and_message(error: BaseException) -> str:
     except Exception:  # a class of the user's own, whose __str__ fails
         text = type(error).__name__
     line = " ".join(text.split())
-    return line if len(line) <= _MOST_OF_A_MESSAGE else f"{line[:_MOST_OF_A_MESSAGE]}..."
+    return line if len(line) <= _MAX_MESSAGE else f"{line[:_MAX_MESSAGE]}..."

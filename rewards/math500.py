@@ -36,7 +36,7 @@ The choices, each the same for references and completions:
 - Text: letter case, punctuation and \text don't count, words and their order do: evelyn is \text{Evelyn}, seat isn't
   \text{east}. (C), \text{(C)} and C are one choice. Three letters and more without a sign between are a word.
 - A variable's case counts. e and i are the constants. An odd root of a negative number is real. log is to the base 10.
-- A reference must be readable, and text of at most `math.worker.MOST_WORDS` words, without control characters (what
+- A reference must be readable, and text of at most `math.worker.MAX_WORDS` words, without control characters (what
   JSON makes of "\frac" written with one backslash); `check_gold` names the others. The reference's own text is right
   whatever its size: of one past the bounds, as 9^{9^9}, another form is not scored.
 """

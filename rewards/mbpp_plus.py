@@ -21,7 +21,7 @@ from rewards.code.expected import CanonicalError, ExpectedOutputs, Output, cache
 from rewards.code.oracle import NOT_NONE, is_right
 from rewards.code.program import extract_program
 from rewards.code.scoring import NO_ANSWER, Judge, Scored, score_all, shared
-from rewards.code.tasks import FILE_NAMES, Task, find_data, load_tasks
+from rewards.code.tasks import FILE_NAMES, MbppTask, find_data, load_tasks
 from rewards.sandbox.inside.encode import DIGEST, VALUE
 from rewards.sandbox.readable import visible
 from rewards.sandbox.wire import UNBOUNDED, Malformed, Size, decode
@@ -35,7 +35,7 @@ _NONE = marshal.dumps(None, 2)
 _LogExtra = Callable[[str, list[str]], None]
 
 
-def _matches(task: Task, expected: Output, index: int, kind: bytes, payload: bytes) -> bool:
+def _matches(task: MbppTask, expected: Output, index: int, kind: bytes, payload: bytes) -> bool:
     """Whether an output is right for the input `index`."""
     name = task.entry_point
     if kind == expected.kind and payload == expected.payload:
@@ -60,7 +60,7 @@ class _Scorer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._path: Path | None = None
-        self._loaded: tuple[Path, dict[str, Task]] | None = None
+        self._loaded: tuple[Path, dict[str, MbppTask]] | None = None
         self._expected = ExpectedOutputs()
 
     def use(self, path: Path) -> None:
@@ -71,7 +71,7 @@ class _Scorer:
         """Locks may have been held by threads that stayed in the parent."""
         self._lock, self._expected = threading.Lock(), ExpectedOutputs()
 
-    def tasks(self) -> dict[str, Task]:
+    def tasks(self) -> dict[str, MbppTask]:
         """The file's tasks by id."""
         path = self._path or find_data()
         with self._lock:
@@ -98,7 +98,7 @@ class _Scorer:
             attempts.append(NO_ANSWER if code is None else partial(self._run, tasks[name], code, share))
         return score_all(attempts)
 
-    def _run(self, task: Task, code: str, share: bool, worker: Worker) -> Scored:
+    def _run(self, task: MbppTask, code: str, share: bool, worker: Worker) -> Scored:
         try:
             expected = self._expected.get(task, worker)
         except CanonicalError as error:
@@ -131,7 +131,7 @@ def use_data(path: str | Path) -> None:
     _scorer.use(found[0])
 
 
-def tasks() -> dict[str, Task]:
+def tasks() -> dict[str, MbppTask]:
     """The tasks that are scored, by id.
 
     Raises:

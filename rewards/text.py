@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 # How this project's templates begin a question. A completion goes on behind `Answer:`, so such a line begins another.
 _QUESTION = re.compile(r"(?<=\S)[^\S\n]*\n\s*Question:")
-_MOST_QUESTIONS = 4  # that are looked at, which keeps the time linear
+_MAX_QUESTIONS = 4  # that are looked at, which keeps the time linear
 
 
 def completion_text(completion: str | Sequence[dict[str, Any]]) -> str:
@@ -38,7 +38,7 @@ def answered(text: str, find: Callable[[str], T | None]) -> T | None:
     Args:
         find: the answer in a text, or None.
     """
-    for match in islice(_QUESTION.finditer(text), _MOST_QUESTIONS):
+    for match in islice(_QUESTION.finditer(text), _MAX_QUESTIONS):
         if (found := find(text[: match.start()])) is not None:
             return found
     return find(text)

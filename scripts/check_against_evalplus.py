@@ -24,7 +24,7 @@ os.environ["EVALPLUS_MAX_MEMORY_BYTES"] = "-1"  # its limit counts the memory of
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rewards import mbpp_plus
 from rewards.code.oracle import NOT_NONE
-from rewards.code.tasks import Task
+from rewards.code.tasks import MbppTask
 
 _OPERATORS = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.FloorDiv, ast.FloorDiv: ast.Div,
@@ -76,7 +76,7 @@ class Evalplus:
     def __init__(self) -> None:
         self._task, self._expected, self._times = "", [], []
 
-    def share(self, task: Task, code: str, to_the_end: bool) -> tuple[bool, float]:
+    def share(self, task: MbppTask, code: str, to_the_end: bool) -> tuple[bool, float]:
         """Whether it passes, and the share of inputs that do."""
         import numpy  # noqa: F401  (before evalplus forks, which then needs no import)
         from evalplus.eval import PASS, untrusted_check  # late: --help does without
@@ -94,7 +94,7 @@ class Evalplus:
         return status == PASS, sum(bool(passed) for passed in details) / len(task.inputs)
 
 
-def _ours(task: Task, codes: list[str]) -> list[tuple[float | None, str]]:
+def _ours(task: MbppTask, codes: list[str]) -> list[tuple[float | None, str]]:
     reasons: list[str] = []
     completions = [f"```python\n{code}\n```" for code in codes]
     rewards = mbpp_plus.mbpp_plus_share_reward(

@@ -47,11 +47,11 @@ def positive(text: str) -> int:
 
 def recurrences(text: str) -> int:
     """A depth that a forward pass may have."""
-    from loop_rl.recipe.rl import MOST_DEPTH
+    from loop_rl.recipe.rl import MAX_DEPTH
 
     value = _integer(text, 1)
-    if value > MOST_DEPTH:
-        raise argparse.ArgumentTypeError(f"must be at most {MOST_DEPTH} recurrences, got {text}")
+    if value > MAX_DEPTH:
+        raise argparse.ArgumentTypeError(f"must be at most {MAX_DEPTH} recurrences, got {text}")
     return value
 
 

@@ -25,13 +25,13 @@ def run(arguments: argparse.Namespace) -> None:
         recipe = load_for("train", arguments.recipe, arguments.set)
         if arguments.dry_run:
             from loop_rl.evaluation.task import sizes
-            from loop_rl.sizes.memory import check_fits, estimate
+            from loop_rl.sizes.memory import check_fits, estimate_memory
             from loop_rl.training.rl import check_folder, check_machine
 
             if ranks.main:
                 check_folder(recipe, arguments.resume)
             check_machine(recipe)
-            memory, tasks = estimate(recipe)
+            memory, tasks = estimate_memory(recipe)
             if ranks.main:
                 print(recipe.dump_yaml() + sizes(tasks) + memory.text())
             check_fits(memory)

@@ -93,7 +93,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0] if known else ""
 
 
-def value_of(row: Row, column: str) -> Any:
+def column_of(row: Row, column: str) -> Any:
     """A column of a row; UserError naming the row, the columns that it has and the nearest one."""
     if column not in row.values:
         there = ", ".join(map(repr, row.values)) or "none"
@@ -104,7 +104,7 @@ def value_of(row: Row, column: str) -> Any:
 
 def text_of(row: Row, column: str, called: str = "") -> str:
     """A column that has to be a text which isn't blank."""
-    value = value_of(row, column)
+    value = column_of(row, column)
     if not isinstance(value, str) or not value.strip():
         raise UserError(f"{row.place}: {called or column} must be a text that is not empty, got {str(value)[:40]!r}")
     return value
@@ -112,7 +112,7 @@ def text_of(row: Row, column: str, called: str = "") -> str:
 
 def answer_of(row: Row, column: str, called: str = "") -> str:
     """A reference answer: a text that isn't blank, or a number, as text."""
-    value = value_of(row, column)
+    value = column_of(row, column)
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not value.strip():
@@ -120,7 +120,7 @@ def answer_of(row: Row, column: str, called: str = "") -> str:
     return value
 
 
-def render(template: str, fields: Fields, place: str) -> str:
+def fill_template(template: str, fields: Fields, place: str) -> str:
     r"""The template with `{question}` and `{column}` filled in; a list takes one line an item.
 
     Any other brace stands for itself, so `\boxed{}` needs no care; `{{name}}` is the text `{name}`. The answer is no
@@ -164,7 +164,7 @@ def make_examples(rows: Sequence[tuple[Row, Fields]], template: str) -> list[Pla
         Placed(
             row.place,
             fields.question,
-            Example(render(template, fields, row.place), fields.answer, row.index, fields.columns),
+            Example(fill_template(template, fields, row.place), fields.answer, row.index, fields.columns),
         )
         for row, fields in rows
     ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from loop_rl.data.examples import Row
 from loop_rl.data.named import SETS, NamedSet
 from loop_rl.data.names import is_generator, is_hub_id, is_own_file, unknown_name
-from loop_rl.data.reading import find_file, read_rows
+from loop_rl.data.reading import find_file, read_data_file
 from loop_rl.data.sources import files_in, hub_rows, hub_splits, split_rows
 from loop_rl.errors import UserError
 
@@ -124,7 +124,7 @@ def _encode(file: str, rows: list[Row]) -> bytes:
 
 def _checked(one: NamedSet | None, fresh: Path, folder: Path) -> Fetched:
     """What a fresh file is; UserError where it isn't what it should be, or where another is in its place."""
-    rows = read_rows(fresh, "its fields")
+    rows = read_data_file(fresh, "its fields")
     raw = fresh.read_bytes()
     plain = fresh.name.removesuffix(".gz")
     digest = hashlib.sha256(gzip.decompress(raw) if fresh.name.endswith(".gz") else raw).hexdigest()
@@ -132,13 +132,13 @@ def _checked(one: NamedSet | None, fresh: Path, folder: Path) -> Fetched:
     if one is not None:
         wanted = next(one.rows[part] for layout in one.layouts for part, file in layout.items() if file == plain)
         if len(rows) != wanted:
-            raise UserError(f"{fresh.name} has {len(rows)} rows instead of {wanted}; get it anew, it is not whole")
+            raise UserError(f"{fresh.name} has {len(rows)} rows instead of {wanted}; get it again, it is not whole")
         for row in rows:
             one.fields(row)
         if plain in one.sha256:
             published = digest == one.sha256[plain]
         if published is False and one.hub is None:
-            raise UserError(f"{fresh.name} is not the published file (sha256 {digest[:16]}...); get it anew")
+            raise UserError(f"{fresh.name} is not the published file (sha256 {digest[:16]}...); get it again")
     there = find_file(folder, plain)
     if there is not None and there.name == plain != fresh.name:
         raise UserError(f"{there} is there already, and would be read instead of {fresh.name}; remove it first")

@@ -74,7 +74,7 @@ def made(generator: str, seed: int, train: int, test: int) -> dict[str, Any]:
     return result
 
 
-def score(scorer: Any, answer: str, entry: dict[str, Any]) -> float:
+def score_answer(scorer: Any, answer: str, entry: dict[str, Any]) -> float:
     """1.0 where the generator's own scorer gives full marks, else 0.0.
 
     A scorer that gives full marks to nonsense too has not read the answer; then it has to be the gold's text.
@@ -107,7 +107,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         try:
             if generator not in scorers:
                 scorers[generator] = get_score_answer_fn(generator).__self__
-            reply = {"score": score(scorers[generator], answer, entry)}
+            reply = {"score": score_answer(scorers[generator], answer, entry)}
         except BaseException as error:  # whatever a scorer does: it is reported, and never taken for a wrong answer
             reply = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:200]}
 

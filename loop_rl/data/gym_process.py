@@ -52,7 +52,7 @@ def make_items(generator: str, seed: int, train: int, test: int) -> dict[str, An
         return pickle.loads(file.read_bytes())  # our own process wrote it, and ran no model's answer
 
 
-class Scorer:
+class GymScorer:
     """One process that scores, started when first needed and again after it was lost or killed."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
@@ -137,5 +137,5 @@ class Scorer:
         return line
 
 
-SCORER = Scorer()
+SCORER = GymScorer()
 atexit.register(SCORER.close)

@@ -24,7 +24,7 @@ from loop_rl.data.sources import data_file, load_parts
 from loop_rl.data.subsets import divide_pool, subset
 from loop_rl.errors import UserError
 
-MOST_MADE = 100_000  # of either half of a set that is made on the fly: about a minute
+MAX_MADE = 100_000  # of either half of a set that is made on the fly: about a minute
 ARITHMETIC_SIZES = {"train": 20_000, "test": 1_000}  # when the recipe leaves the sizes open
 
 
@@ -79,10 +79,8 @@ def _check_keys(settings: DataSettings) -> None:
     if settings.columns and not (is_own_file(settings.name) or is_hub_id(settings.name)):
         raise UserError(f"data.columns: is for your own file or hub data set; those of {settings.name} are known")
     for key, size in (("train_size", settings.train_size), ("eval_size", settings.eval_size)):
-        if size is not None and size > MOST_MADE and (settings.name == "arithmetic" or is_generator(settings.name)):
-            raise UserError(
-                f"data.{key}: {settings.name} is made on the fly, at most {MOST_MADE} questions; got {size}"
-            )
+        if size is not None and size > MAX_MADE and (settings.name == "arithmetic" or is_generator(settings.name)):
+            raise UserError(f"data.{key}: {settings.name} is made on the fly, at most {MAX_MADE} questions; got {size}")
     if settings.config is not None and not is_hub_id(settings.name):
         raise UserError(f"data.config: is for a data set named by its id on the hub, not for {settings.name}")
 

@@ -10,13 +10,13 @@ from loop_rl.data.examples import (
     Placed,
     Row,
     answer_of,
+    column_of,
     make_examples,
     nearest,
     text_of,
-    value_of,
 )
 from loop_rl.data.named.description import Halves
-from loop_rl.data.reading import read_rows
+from loop_rl.data.reading import read_data_file
 from loop_rl.data.sources import hub_splits, local_folder, split_rows
 from loop_rl.data.subsets import hold_out
 from loop_rl.errors import UserError
@@ -31,13 +31,13 @@ def own_file(settings: DataSettings) -> Halves:
     to the other half, and rows that repeat a question stay together.
     """
     path = _find(settings)
-    examples = own_examples(read_rows(path), settings)
+    examples = own_examples(read_data_file(path), settings)
     plain = path.name.removesuffix(".gz")
     if plain.endswith("_train.jsonl"):
         name = f"{plain.removesuffix('train.jsonl')}test.jsonl"
         for beside in (path.with_name(name), path.with_name(f"{name}.gz")):
             if beside.is_file():
-                return examples, own_examples(read_rows(beside), settings)
+                return examples, own_examples(read_data_file(beside), settings)
     if plain.endswith("_test.jsonl"):
         return [], examples
     return hold_out_a_tenth(examples, str(path))
@@ -91,7 +91,7 @@ def own_examples(rows: list[Row], settings: DataSettings) -> list[Placed]:
     fields = []
     for row in rows:
         columns = {name: row.values.get(name) for name in names}
-        columns |= {name: value_of(row, theirs) for name, theirs in ours.items()}
+        columns |= {name: column_of(row, theirs) for name, theirs in ours.items()}
         fields.append((row, Fields(text_of(row, question, "question"), answer_of(row, answer, "answer"), columns)))
     return make_examples(fields, settings.template or TEMPLATE)
 

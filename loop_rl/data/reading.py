@@ -22,7 +22,7 @@ def find_file(folder: Path, name: str) -> Path | None:
     return None
 
 
-def read_rows(path: Path, wanted: str = "question and answer") -> list[Row]:
+def read_data_file(path: Path, wanted: str = "question and answer") -> list[Row]:
     """The rows of a .json or .jsonl file, also with .gz behind; an index counts rows, a place counts lines.
 
     Args:

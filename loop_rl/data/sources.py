@@ -10,7 +10,7 @@ from loop_rl.data.examples import DataSettings, Row, make_examples
 from loop_rl.data.named import NamedSet
 from loop_rl.data.named.description import Hub, Parts
 from loop_rl.data.named.mbpp_plus import FILE
-from loop_rl.data.reading import as_rows, find_file, read_rows
+from loop_rl.data.reading import as_rows, find_file, read_data_file
 from loop_rl.errors import UserError
 
 VARIABLE = "LOOP_RL_DATA"  # the folder of local data sets, when the recipe names none
@@ -49,7 +49,7 @@ def load_parts(one: NamedSet, settings: DataSettings) -> Parts:
     template = settings.template or one.template
     found = local_files(one, settings)
     if found is not None:
-        rows = {part: read_rows(path, "its fields") for part, path in found.items()}
+        rows = {part: read_data_file(path, "its fields") for part, path in found.items()}
     elif one.hub is not None:
         rows = hub_rows(one.hub, f"set data.folder or {VARIABLE} to a folder with {_files(one)}")
     else:

@@ -10,7 +10,7 @@ from loop_rl.fixed_point import Estimator, FullBPTT, Implicit, Neumann, Reuse, T
 from loop_rl.learner.language import next_token_loss
 from loop_rl.models import LoopedForCausalLM
 
-MOST_TERMS = 8
+TERMS = 8
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ def compare_gradients(
     full = _gradient(model, ids, FullBPTT(), depth, endpoint)
     whole = Reuse(Implicit())
     implicit = _gradient(model, ids, whole, depth, endpoint) if contracts else None
-    estimators: list[Estimator] = [TruncatedBPTT(back) for back in range(1, min(depth, MOST_TERMS + 1))]
-    estimators += [Reuse(Neumann(terms)) for terms in range(1, MOST_TERMS + 1)]
-    estimators += [Reuse(Neumann(terms, tail=True)) for terms in range(2, MOST_TERMS + 1)]
+    estimators: list[Estimator] = [TruncatedBPTT(back) for back in range(1, min(depth, TERMS + 1))]
+    estimators += [Reuse(Neumann(terms)) for terms in range(1, TERMS + 1)]
+    estimators += [Reuse(Neumann(terms, tail=True)) for terms in range(2, TERMS + 1)]
     rows = []
     for estimator in estimators:
         progress(estimator.name)

@@ -36,8 +36,8 @@ def to_table(diagnosis: Diagnosis) -> str:
     for row in diagnosis.gradients:
         share = core_share(row.estimator, diagnosis.depth)
         cost = "–" if share is None else f"{share:.0%}"
-        figures = (row.cosine, row.error, row.implicit_cosine, row.implicit_error)
-        estimators.add_row(row.estimator, cost, *("–" if x is None else f"{x:.4f}" for x in figures))
+        numbers = (row.cosine, row.error, row.implicit_cosine, row.implicit_error)
+        estimators.add_row(row.estimator, cost, *("–" if x is None else f"{x:.4f}" for x in numbers))
     console = Console(file=io.StringIO(), width=110, color_system=None)
     console.print(facts)
     console.print(estimators)
@@ -93,7 +93,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def draw(diagnosis: Diagnosis, file: str | Path, title: str) -> Path:
+def plot_diagnosis(diagnosis: Diagnosis, file: str | Path, title: str) -> Path:
     """The figure, into a png, svg or pdf file (by its suffix). Raises UserError for a file that can't be written."""
     figures = extra("matplotlib.figure", "plot", "a plot")  # a Figure of its own draws with Agg: no display, no state
     file, d = Path(file), diagnosis

@@ -37,7 +37,7 @@ def run_diagnose(
     import torch
 
     from loop_rl.diagnosis.measure import diagnose
-    from loop_rl.diagnosis.render import draw, to_json, to_table
+    from loop_rl.diagnosis.render import plot_diagnosis, to_json, to_table
     from loop_rl.models.loading import load_model
 
     if threads is not None:
@@ -54,7 +54,7 @@ def run_diagnose(
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
         (Path(out) / "diagnosis.json").write_text(as_json, encoding="utf-8")
-        draw(found, Path(out) / "diagnosis.png", f"{model} on {data}, depth {depth}")
+        plot_diagnosis(found, Path(out) / "diagnosis.png", f"{model} on {data}, depth {depth}")
     return to_table(found), as_json
 
 

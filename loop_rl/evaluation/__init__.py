@@ -4,7 +4,7 @@ from loop_rl.evaluation.evaluate import EvalResult, evaluate
 from loop_rl.evaluation.pass_at_k import pass_at_k
 from loop_rl.evaluation.record import record_evaluation
 from loop_rl.reward.function import load_reward
-from loop_rl.reward.reward import Reward, RewardSpec, Scores, reward_spec
+from loop_rl.reward.reward import Reward, Rewards, RewardSpec, reward_spec
 from loop_rl.reward.scorer import LocalScorer
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "LocalScorer",
     "Reward",
     "RewardSpec",
-    "Scores",
+    "Rewards",
     "evaluate",
     "load_reward",
     "pass_at_k",

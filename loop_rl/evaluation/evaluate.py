@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from loop_rl.data import Example
-from loop_rl.evaluation.figures import BREAKDOWNS, Figures, breakdown, figures
+from loop_rl.evaluation.metrics import BREAKDOWNS, EvalMetrics, breakdown, metrics_of
 from loop_rl.evaluation.sample import Generate, Sampled, sample_and_submit
-from loop_rl.reward.reward import RewardSpec, Scores
+from loop_rl.reward.reward import Rewards, RewardSpec
 from loop_rl.reward.scorer import Scorer
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class EvalResult:
     where there are several.
     """
 
-    figures: Figures
-    by: dict[str, dict[str, Figures]]
+    metrics: EvalMetrics
+    by: dict[str, dict[str, EvalMetrics]]
     samples: int
     temperature: float
     rows: list[dict[str, Any]] = dataclasses.field(repr=False)
@@ -108,11 +108,11 @@ def evaluate(
         keep(*before)
     everything = [row for number in sorted(rows) for row in rows[number]]
     return EvalResult(
-        figures(everything, size), breakdown(everything, size), size, float(sampling.temperature), everything
+        metrics_of(everything, size), breakdown(everything, size), size, float(sampling.temperature), everything
     )
 
 
-def _rows(examples: Sequence[Example], sampled: Sampled, scores: Sequence[Scores]) -> list[dict[str, Any]]:
+def _rows(examples: Sequence[Example], sampled: Sampled, scores: Sequence[Rewards]) -> list[dict[str, Any]]:
     rows = []
     for example, rollout, texts, score in zip(examples, sampled.rollouts, sampled.texts, scores, strict=True):
         said = {column: example.columns.get(column) for column in BREAKDOWNS}

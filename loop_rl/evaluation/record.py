@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loop_rl.evaluation.evaluate import EvalResult
-from loop_rl.evaluation.figures import Figures
+from loop_rl.evaluation.metrics import EvalMetrics
 from loop_rl.runs.disk import replacing
 from loop_rl.runs.rows import append_row
 
@@ -17,7 +17,7 @@ def eval_row(step: int, data: str, result: EvalResult) -> dict[str, Any]:
     return {
         "step": step,
         "data": data,
-        **_named(result.figures),
+        **_named(result.metrics),
         "samples": result.samples,
         "temperature": result.temperature,
         **{
@@ -27,7 +27,7 @@ def eval_row(step: int, data: str, result: EvalResult) -> dict[str, Any]:
     }
 
 
-def _named(part: Figures) -> dict[str, Any]:
+def _named(part: EvalMetrics) -> dict[str, Any]:
     """Metrics by the names that they have in evals.jsonl: pass@8 is always there, and pass@1's error is `stderr`."""
     passes = {8: (None, None), **part.passes}
     return {
@@ -56,7 +56,7 @@ def record_evaluation(
     """
     file = Path("evals") / f"{name or sample_name(step, data)}.parquet"
     row = {**eval_row(step, data, result), "file": str(file), **(extra or {})}
-    write_rows(folder / file, result.rows)
+    write_samples(folder / file, result.rows)
     append_row(folder / "evals.jsonl", row)
     return row
 
@@ -67,7 +67,7 @@ def sample_name(step: int, data: str) -> str:
     return f"step_{step}_{''.join(c if c.isalnum() or c in '._-' else '_' for c in stem)}"
 
 
-def write_rows(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+def write_samples(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     """The rows of evaluate as parquet, whole or not at all."""
     import pyarrow as pa  # late: a fifth of a second that most commands can do without
     import pyarrow.parquet
@@ -81,8 +81,8 @@ def write_rows(file: Path, rows: Sequence[dict[str, Any]]) -> None:
         pyarrow.parquet.write_table(pa.Table.from_pylist(list(rows), schema), temporary)
 
 
-def read_rows(file: Path) -> list[dict[str, Any]]:
-    """What write_rows wrote. Raises OSError or ValueError for a file that is not there, or damaged."""
+def read_samples(file: Path) -> list[dict[str, Any]]:
+    """What write_samples wrote. Raises OSError or ValueError for a file that is not there, or damaged."""
     import pyarrow.parquet
 
     return pyarrow.parquet.read_table(file).to_pylist()
@@ -97,14 +97,14 @@ class PartFiles:
     def read(self, number: int, rows: int) -> list[dict[str, Any]] | None:
         """A batch's rows, if it is kept and has that many."""
         try:
-            kept = read_rows(self._file(number))
+            kept = read_samples(self._file(number))
         except (OSError, ValueError):  # not there, or cut off by a full disk
             return None
         return kept if len(kept) == rows else None
 
     def write(self, number: int, rows: list[dict[str, Any]]) -> None:
         """Keep a batch."""
-        write_rows(self._file(number), rows)
+        write_samples(self._file(number), rows)
 
     def _file(self, number: int) -> Path:
         return self.folder / f"batch_{number:05}.parquet"

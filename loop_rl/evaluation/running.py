@@ -239,7 +239,7 @@ class _Evaluation:
 
     def __init__(self, recipe: Recipe, task: Task, loaded: _Loaded, folder: Path, step: int, bar: bool) -> None:
         from loop_rl.evaluation.record import sample_name
-        from loop_rl.evaluation.settings import digest, eval_settings
+        from loop_rl.evaluation.settings import eval_settings, settings_digest
         from loop_rl.models.generation import model_end_tokens
         from loop_rl.rollout.sampling import Sampling
 
@@ -262,7 +262,7 @@ class _Evaluation:
         self.settings = eval_settings(
             loaded.weights, loaded.device, task.data, task.splits.test, task.reward, self.sampling, self.seed
         )
-        self.name = f"{sample_name(step, task.data)}_{digest(self.settings)}"
+        self.name = f"{sample_name(step, task.data)}_{settings_digest(self.settings)}"
 
     def finished(self) -> dict[str, Any] | None:
         """The row of the same evaluation made before, if its samples are there."""

@@ -43,7 +43,7 @@ def eval_settings(
     }
 
 
-def digest(settings: Mapping[str, Any]) -> str:
+def settings_digest(settings: Mapping[str, Any]) -> str:
     """Eight hexadecimal digits that differ where the settings do."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 

@@ -67,12 +67,12 @@ def token_loss(
     loss = -torch.min(ratio * signed, clipped * signed)
     if weight is not None:
         loss = loss * weight
-    figures = {
+    metrics = {
         "ratio": (logps - behaviour_logps).exp().detach(),
         "clipped": ((ratio < 1.0 - epsilon) & (signed < 0) | (ratio > 1.0 + epsilon_high) & (signed > 0)).detach(),
     }
     if reference_logps is not None and beta:
         kl = k3_kl(logps, torch.where(mask, reference_logps.to(logps.dtype), zero))
         loss = loss + beta * ratio * kl
-        figures["kl"] = kl.detach()
-    return torch.where(mask, loss, zero), figures
+        metrics["kl"] = kl.detach()
+    return torch.where(mask, loss, zero), metrics

@@ -1,4 +1,4 @@
-"""`loop-rl convert`: a looped model written anew, in our own layout or in that of the family it came from."""
+"""`loop-rl convert`: a looped model written again, in our own layout or in that of the family it came from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from loop_rl.errors import UserError
-from loop_rl.models import LoopedForCausalLM, load_checkpoint, save_checkpoint
+from loop_rl.models import LoopedForCausalLM, load_checkpoint, save_family_checkpoint
 from loop_rl.models.families.files import WeightFiles
 from loop_rl.models.families.layout import HEAD
 from loop_rl.models.loading import load_tokenizer, model_folder
@@ -63,7 +63,7 @@ def _write(model: LoopedForCausalLM, source: Path, folder: Path, layout: str) ->
             if file.is_file():
                 shutil.copyfile(file, folder / file.name)
     if layout == "family":
-        save_checkpoint(model, folder)
+        save_family_checkpoint(model, folder)
         return
     model.save_pretrained(folder)
     if any(folder.glob("tokenizer*")):  # with the special tokens that the config names, which a family's may lack

@@ -9,20 +9,20 @@ from loop_rl.recipe.pretrain import (
     PretrainRunSection,
     TrainSection,
 )
-from loop_rl.recipe.rl import MOST_DEPTH, MOST_WEIGHT, Section
+from loop_rl.recipe.rl import MAX_DEPTH, MAX_WEIGHT, Section
 
 
 class TeacherSection(Section):
     path: str = Field("embedded", min_length=1, description="Folder or hub id of the looped model, or embedded.")
     depth: int | None = Field(
-        None, ge=1, le=MOST_DEPTH, description="Recurrences whose endpoint is to be predicted; null: its own."
+        None, ge=1, le=MAX_DEPTH, description="Recurrences whose endpoint is to be predicted; null: its own."
     )
 
 
 class StudentSection(Section):
     from_teacher: bool = Field(True, description="Start from the core's weights; false: at random.")
-    hidden_weight: float = Field(1.0, ge=0, le=MOST_WEIGHT, description="Weight of the squared distance of states.")
-    kl_weight: float = Field(1.0, ge=0, le=MOST_WEIGHT, description="Weight of the KL divergence of predictions.")
+    hidden_weight: float = Field(1.0, ge=0, le=MAX_WEIGHT, description="Weight of the squared distance of states.")
+    kl_weight: float = Field(1.0, ge=0, le=MAX_WEIGHT, description="Weight of the KL divergence of predictions.")
 
 
 class DistillDataSection(PretrainDataSection):

@@ -6,7 +6,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from loop_rl.recipe.reading import folder_name
-from loop_rl.recipe.rl import MOST_DEPTH, MOST_WEIGHT, AdamWSection, Section
+from loop_rl.recipe.rl import MAX_DEPTH, MAX_WEIGHT, AdamWSection, Section
 
 RewardForm = Literal["inverse_perplexity", "ce", "log_ce", "exp_ce"]
 
@@ -26,13 +26,13 @@ class PretrainModelSection(Section):
     core_layers: int = Field(2, ge=1, le=1000, description="Blocks of the core, which every recurrence runs.")
     coda_layers: int = Field(1, ge=0, le=1000, description="Blocks after the loop.")
     depth: int | None = Field(
-        None, ge=1, le=MOST_DEPTH, description="Recurrences when nothing else is asked for; null: prior's mean."
+        None, ge=1, le=MAX_DEPTH, description="Recurrences when nothing else is asked for; null: prior's mean."
     )
     injection: str = Field("ortho", min_length=1, description="How the injected input enters each recurrence.")
     rms_norm_eps: float = Field(1e-5, gt=0, le=1, description="Epsilon of the norms.")
     rope_theta: float = Field(10000.0, gt=0, description="Base of the rotary positions.")
     max_position_embeddings: int = Field(1024, ge=1, description="Longest sequence the model is made for.")
-    initial_state_std: float = Field(1.0, ge=0, le=MOST_WEIGHT, description="Standard deviation of the initial state.")
+    initial_state_std: float = Field(1.0, ge=0, le=MAX_WEIGHT, description="Standard deviation of the initial state.")
     initializer_range: float = Field(0.02, gt=0, le=1, description="Standard deviation of the initial weights.")
 
 
@@ -54,17 +54,17 @@ class PriorSection(Section):
         "poisson_lognormal", description="Distribution of depths, or the one to start learning from."
     )
     mean: float = Field(
-        6.0, ge=1, le=MOST_DEPTH, description="Mean depth; with fixed, the depth; with learn, the mean to keep."
+        6.0, ge=1, le=MAX_DEPTH, description="Mean depth; with fixed, the depth; with learn, the mean to keep."
     )
     sigma: float = Field(0.5, ge=0, description="Standard deviation of the log rate (poisson_lognormal).")
-    cap: int = Field(64, ge=2, le=MOST_DEPTH, description="Greatest depth (poisson_lognormal, uniform).")
+    cap: int = Field(64, ge=2, le=MAX_DEPTH, description="Upper limit on the depth (poisson_lognormal, uniform).")
     run: str | None = Field(None, description="Folder of the run whose last distribution is taken (saved).")
     learn: bool = Field(False, description="Let the distribution follow the losses; false: it stays as it starts.")
     entropy_weight: float = Field(
-        0.01, ge=0, le=MOST_WEIGHT, description="Weight of the distribution's entropy (learn)."
+        0.01, ge=0, le=MAX_WEIGHT, description="Weight of the distribution's entropy (learn)."
     )
     mean_weight: float = Field(
-        1.0, ge=0, le=MOST_WEIGHT, description="Weight of the squared distance to the mean (learn)."
+        1.0, ge=0, le=MAX_WEIGHT, description="Weight of the squared distance to the mean (learn)."
     )
     reward: RewardForm = Field("inverse_perplexity", description="What a micro-batch's cross-entropy is worth (learn).")
     learning_rate: float = Field(1e-3, gt=0, le=1, description="Learning rate of the distribution's own Adam (learn).")

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["REWARDS", "Recipe", "Section", "load_recipe", "recipes_folder"]
 
-MOST_TERMS = 1000
-MOST_DEPTH = 1024  # recurrences of a forward pass; released models use 4 to 64
-MOST_WEIGHT = 1e6  # of a term of a loss or of a scale, so that no product with it leaves float32
+MAX_TERMS = 1000
+MAX_DEPTH = 1024  # recurrences of a forward pass; released models use 4 to 64
+MAX_WEIGHT = 1e6  # of a term of a loss or of a scale, so that no product with it leaves float32
 
 REWARDS = ("gsm8k", "gsm8k_strict", "math500", "mbpp_plus", "mbpp_plus_share", "choice")
 
@@ -39,7 +39,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 class ModelSection(Section):
     path: str = Field("embedded", min_length=1, description="Folder or hub id of a looped model, or embedded.")
     depth: int | None = Field(
-        None, ge=1, le=MOST_DEPTH, description="Recurrences of a forward pass; null: the model's own."
+        None, ge=1, le=MAX_DEPTH, description="Recurrences of a forward pass; null: the model's own."
     )
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type of weights and activations.")
 
@@ -115,8 +115,8 @@ class RewardSection(Section):
     def _known_functions(cls, functions: dict[str, float]) -> dict[str, float]:
         for name, weight in functions.items():
             cls._known(name)
-            if abs(weight) > MOST_WEIGHT:
-                raise ValueError(f"the weight of {name} must be at most {MOST_WEIGHT:g} in size; got {weight:g}")
+            if abs(weight) > MAX_WEIGHT:
+                raise ValueError(f"the weight of {name} must be at most {MAX_WEIGHT:g} in size; got {weight:g}")
         if functions and not any(functions.values()):
             raise ValueError("all weights are 0, so all completions would be worth the same: give one a weight")
         return functions
@@ -185,7 +185,7 @@ class LearnerSection(Section):
         description="The gradient's origin: full_bptt, truncated_bptt4, recompute_neumann4, reuse_neumann3_tail, ...",
     )
     beta: float = Field(
-        0.0, ge=0, le=MOST_WEIGHT, description="Weight of the KL penalty against the reference model; 0 loads none."
+        0.0, ge=0, le=MAX_WEIGHT, description="Weight of the KL penalty against the reference model; 0 loads none."
     )
     epsilon: float = Field(0.2, gt=0, lt=1, description="Lower clip of the ratio, and the upper without epsilon_high.")
     epsilon_high: float | None = Field(None, gt=0, description="Upper clip of the ratio; null: epsilon.")
@@ -199,9 +199,9 @@ class LearnerSection(Section):
     @classmethod
     def _known(cls, name: str) -> str:
         vjps = _estimator(name).vjps
-        if vjps is not None and vjps >= MOST_TERMS:
+        if vjps is not None and vjps >= MAX_TERMS:
             raise ValueError(
-                f"{name} has {vjps + 1} terms; at most {MOST_TERMS}: the implicit estimators take all it needs"
+                f"{name} has {vjps + 1} terms; at most {MAX_TERMS}: the implicit estimators take all it needs"
             )
         return name
 
@@ -305,7 +305,7 @@ class EvalSection(Section):
 class LoraSection(Section):
     r: int = Field(16, ge=1, description="Rank of the adapters.")
     lora_alpha: float = Field(
-        32, gt=0, le=MOST_WEIGHT, description="Scale: the adapter's output is multiplied by lora_alpha / r."
+        32, gt=0, le=MAX_WEIGHT, description="Scale: the adapter's output is multiplied by lora_alpha / r."
     )
     lora_dropout: float = Field(
         0.0, ge=0, lt=1, description="Without effect in RL, where the learner scores as the sampler does."
@@ -402,7 +402,7 @@ class Recipe(Section):
         return self
 
     def _check_depth(self, depth: int, what: str) -> None:
-        window, least = _estimator(self.learner.estimator).least_depth, self.rollout.min_depth
+        window, least = _estimator(self.learner.estimator).min_depth, self.rollout.min_depth
         if window > depth:
             raise ValueError(
                 f"learner.estimator: {self.learner.estimator} goes back {window} recurrences, more than {what}; lower "
@@ -419,9 +419,9 @@ class Recipe(Section):
         """
         if self.model.depth is not None:
             return self.model.depth
-        if not 1 <= own <= MOST_DEPTH:
+        if not 1 <= own <= MAX_DEPTH:
             raise UserError(
-                f"model.depth: the model's own depth is {own}, and a forward pass takes at most {MOST_DEPTH} "
+                f"model.depth: the model's own depth is {own}, and a forward pass takes at most {MAX_DEPTH} "
                 "recurrences; set model.depth"
             )
         try:

@@ -12,7 +12,7 @@ import numpy as np
 
 from loop_rl.evaluation.pass_at_k import pass_at_k
 from loop_rl.evaluation.standard_error import Estimate, difference, estimate, from_stored
-from loop_rl.report.runs import Run
+from loop_rl.report.runs import RunLog
 from loop_rl.runs.rows import value_of
 
 
@@ -32,7 +32,7 @@ class Answers:
         return {name: pass_at_k(n, c, k) for name, (n, c) in self.counts.items() if n >= k}
 
 
-def read_answers(run: Run, step: int) -> Answers | None:
+def read_answers(run: RunLog, step: int) -> Answers | None:
     """The answers of a run's evaluation; None where its samples are lost, damaged, or of another evaluation."""
     row = run.evals.get(step, {})
     name = row.get("file")
@@ -82,7 +82,7 @@ class Measured:
     unscored: int = 0
 
 
-def measure(runs: Sequence[Run], step: int, k: int, one_model: bool = False) -> Measured:
+def measure(runs: Sequence[RunLog], step: int, k: int, one_model: bool = False) -> Measured:
     """pass@k of the runs that were evaluated at the step.
 
     one_model: they measured one and the same model, so what they answered is averaged and no seed has a part in the

@@ -14,7 +14,7 @@ from loop_rl.runs.rows import is_number
 
 # What makes two rows the same evaluation; made again, the later one counts.
 _IDENTITY = ("name", "step", "data", "questions", "samples", "temperature", "depth", "cache", "depth_tolerance")
-_FIGURES = re.compile(r"pass@\d+|stderr(@\d+)?|reward|questions|truncated|no_answer|not_scored|mean_depth")
+_METRICS = re.compile(r"pass@\d+|stderr(@\d+)?|reward|questions|truncated|no_answer|not_scored|mean_depth")
 WHOLE = "all"
 
 
@@ -56,8 +56,8 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 parts += [(f"{by.removeprefix('by_')} {value}", part) for value, part in row[by].items()]
         parts = [(part, values) for part, values in parts if isinstance(values, dict)]
         for part, values in parts:
-            figures = {key: value for key, value in values.items() if _FIGURES.fullmatch(key)}
-            found.append({**about, "part": part, **sampling, **figures})
+            metrics = {key: value for key, value in values.items() if _METRICS.fullmatch(key)}
+            found.append({**about, "part": part, **sampling, **metrics})
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loop_rl.report.answers import read_answers
-from loop_rl.report.runs import Run
+from loop_rl.report.runs import RunLog
 
 # Keys in which two runs of one setting may differ: which sample of the setting they are, and where they leave it.
 _OF_THE_SAMPLE = {
@@ -44,11 +44,11 @@ _NOT_OF_THE_ANSWERS = {
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """The runs of one estimator on one setting, which differ in their training seeds only."""
 
     label: str
-    runs: tuple[Run, ...]
+    runs: tuple[RunLog, ...]
 
     @property
     def estimator(self) -> str:
@@ -68,7 +68,7 @@ class Group:
         return max((run.last_eval for run in self.runs if run.last_eval is not None), default=None)
 
 
-def settings_of(run: Run) -> dict[str, str]:
+def settings_of(run: RunLog) -> dict[str, str]:
     """All that decides the run but its seeds and its estimator; as text, so that lists compare and hash."""
     left_out = _OF_THE_SAMPLE | {"learner.estimator"}
     return {key: str(value) for key, value in run.recipe.items() if key not in left_out}
@@ -78,23 +78,25 @@ def differences(one: dict[str, str], other: dict[str, str]) -> list[str]:
     return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
 
 
-def group_runs(runs: Sequence[Run]) -> list[Group]:
+def group_runs(runs: Sequence[RunLog]) -> list[RunGroup]:
     """Runs of RL pooled over seeds; labels name in what an estimator's groups differ.
 
     Runs that answered other questions, or answered them otherwise, are a group of their own.
     """
 
-    def family(run: Run) -> tuple[str, str]:
+    def family(run: RunLog) -> tuple[str, str]:
         return run.data, run.estimator
 
-    groups = [Group(f"{pool[0].estimator}{told}", pool) for told, pool in _pools(runs, family, settings_of, last_step)]
+    groups = [
+        RunGroup(f"{pool[0].estimator}{told}", pool) for told, pool in _pools(runs, family, settings_of, last_step)
+    ]
     return sorted(groups, key=lambda group: (group.data, _rank(group.estimator), group.estimator, group.label))
 
 
-def starts(runs: Sequence[Run]) -> list[tuple[str, tuple[Run, ...]]]:
+def starts(runs: Sequence[RunLog]) -> list[tuple[str, tuple[RunLog, ...]]]:
     """Runs of RL that started from one model and measured it alike at step 0; with what tells them from others."""
 
-    def answering(run: Run) -> dict[str, str]:
+    def answering(run: RunLog) -> dict[str, str]:
         settings = settings_of(run).items()
         return {k: v for k, v in settings if k.startswith(_OF_THE_ANSWERS) and k not in _NOT_OF_THE_ANSWERS}
 
@@ -102,23 +104,23 @@ def starts(runs: Sequence[Run]) -> list[tuple[str, tuple[Run, ...]]]:
     return sorted(pools, key=lambda pool: pool[1][0].data)
 
 
-def last_step(run: Run) -> int:
+def last_step(run: RunLog) -> int:
     """The step of a run's last evaluation; 0 without one."""
     return run.last_eval or 0
 
 
 def _pools(
-    runs: Sequence[Run],
-    family: Callable[[Run], tuple[str, ...]],
-    settings: Callable[[Run], dict[str, str]],
-    step: Callable[[Run], int],
-) -> list[tuple[str, tuple[Run, ...]]]:
+    runs: Sequence[RunLog],
+    family: Callable[[RunLog], tuple[str, ...]],
+    settings: Callable[[RunLog], dict[str, str]],
+    step: Callable[[RunLog], int],
+) -> list[tuple[str, tuple[RunLog, ...]]]:
     """Runs with the same family, settings, and way of being evaluated at `step`; with what tells a family's apart.
 
     A run without an evaluation goes to the largest pool that its settings allow.
     """
     answers = {run.folder: read_answers(run, step(run)) for run in runs}
-    pools: dict[Any, dict[Any, list[Run]]] = {}
+    pools: dict[Any, dict[Any, list[RunLog]]] = {}
     known: dict[Any, str] = {}  # what runs answered, for those of the same settings whose own answers are lost
     for run in runs:
         found = answers[run.folder]
@@ -138,10 +140,10 @@ def _pools(
 
 
 def _told_apart(
-    pools: Sequence[tuple[Run, ...]],
-    family: Callable[[Run], tuple[str, ...]],
-    settings: Callable[[Run], dict[str, str]],
-    step: Callable[[Run], int],
+    pools: Sequence[tuple[RunLog, ...]],
+    family: Callable[[RunLog], tuple[str, ...]],
+    settings: Callable[[RunLog], dict[str, str]],
+    step: Callable[[RunLog], int],
 ) -> list[str]:
     """For each pool, in parentheses, what its family's others have otherwise; its folders where nothing else tells."""
     about = [_shared(pool, settings, step) for pool in pools]
@@ -159,7 +161,7 @@ def _told_apart(
 
 
 def _shared(
-    pool: Sequence[Run], settings: Callable[[Run], dict[str, str]], step: Callable[[Run], int]
+    pool: Sequence[RunLog], settings: Callable[[RunLog], dict[str, str]], step: Callable[[RunLog], int]
 ) -> dict[str, str]:
     """By name, what all runs of a pool that say it say alike."""
     found: dict[str, set[str]] = {}
@@ -169,13 +171,13 @@ def _shared(
     return {key: min(values) for key, values in found.items() if len(values) == 1}
 
 
-def _said(run: Run, step: Callable[[Run], int]) -> dict[str, str]:
+def _said(run: RunLog, step: Callable[[RunLog], int]) -> dict[str, str]:
     """What an evaluation says of itself."""
     row = run.evals.get(step(run), {})
     return {name: str(row[key]) for key, name in _OF_THE_EVALUATION.items() if key in row}
 
 
-def _assumed(run: Run, step: Callable[[Run], int]) -> tuple[str, ...]:
+def _assumed(run: RunLog, step: Callable[[RunLog], int]) -> tuple[str, ...]:
     """What decides the questions of an evaluation, as far as the run folder says."""
     size, seed = run.recipe.get("data.eval_size"), run.recipe.get("data.seed")
     return run.data, str(size), str(seed), _said(run, step).get("questions", "")

@@ -12,8 +12,8 @@ from typing import Any
 from loop_rl.errors import UserError
 from loop_rl.extras import extra
 from loop_rl.report.answers import measure
-from loop_rl.report.groups import Group, group_runs
-from loop_rl.report.runs import Run
+from loop_rl.report.groups import RunGroup, group_runs
+from loop_rl.report.runs import RunLog
 from loop_rl.report.table import DEFAULT_BASELINE
 from loop_rl.report.updates import speed_up, updates
 
@@ -23,7 +23,7 @@ _LINES = ("-", "--", "-.", ":")
 _MARKERS = "osD^vPX"
 
 
-def plot(runs: Sequence[Run], file: str | Path, baseline: str | None = None) -> Path:
+def plot(runs: Sequence[RunLog], file: str | Path, baseline: str | None = None) -> Path:
     """Draws runs of RL, pooled over seeds as in the table, into `file` (png, svg, pdf: by its suffix) and returns it.
 
     The bars carry the speed-up over `baseline` (full_bptt if it was run). Error bars are the table's standard errors.
@@ -77,7 +77,7 @@ def _style(index: int) -> dict[str, Any]:
     return {"color": _COLOURS[index % len(_COLOURS)], "linestyle": _LINES[index % len(_LINES)], "linewidth": 2}
 
 
-def _across_runs(group: Group, rows: list[dict[int, float]]) -> dict[int, list[float]]:
+def _across_runs(group: RunGroup, rows: list[dict[int, float]]) -> dict[int, list[float]]:
     """Values by step; a step counts only where every run that wrote anything has it, lest the mean jump."""
     written = [row for row in rows if row]
     pooled: dict[int, list[float]] = defaultdict(list)
@@ -87,7 +87,7 @@ def _across_runs(group: Group, rows: list[dict[int, float]]) -> dict[int, list[f
     return {step: pooled[step] for step in sorted(pooled) if len(pooled[step]) == len(written)}
 
 
-def _curves(axes: Any, groups: list[Group], labels: list[str]) -> bool:
+def _curves(axes: Any, groups: list[RunGroup], labels: list[str]) -> bool:
     pooled = [_across_runs(group, [run.series("reward") for run in group.runs]) for group in groups]
     window = max(1, round(max(map(len, pooled)) / 12))
     for index, (by_step, label) in enumerate(zip(pooled, labels, strict=True)):
@@ -104,7 +104,7 @@ def _curves(axes: Any, groups: list[Group], labels: list[str]) -> bool:
     return any(pooled)
 
 
-def _held_out(axes: Any, groups: list[Group], labels: list[str]) -> bool:
+def _held_out(axes: Any, groups: list[RunGroup], labels: list[str]) -> bool:
     over: set[str] = set()
     some = False
     last = max((step for group in groups for run in group.runs for step in run.evals), default=0)
@@ -135,7 +135,7 @@ def _held_out(axes: Any, groups: list[Group], labels: list[str]) -> bool:
     return some
 
 
-def _bars(axes: Any, groups: list[Group], labels: list[str], baseline: str) -> bool:
+def _bars(axes: Any, groups: list[RunGroup], labels: list[str], baseline: str) -> bool:
     """A bar for each group's update time per learned token; per update where no run says how many those were."""
     costs = [updates(group.runs) for group in groups]
     by_token = all(cost.time_per_token is not None for cost in costs if cost.time is not None)

@@ -1,4 +1,4 @@
-"""Run folders read back: recipe.yaml, metrics.jsonl, evals.jsonl, also of runs that are damaged or still going.
+"""RunLog folders read back: recipe.yaml, metrics.jsonl, evals.jsonl, also of runs that are damaged or still going.
 
 What can't be read is named, as a note of its run or as a folder that is left out; the rest is reported.
 """
@@ -19,7 +19,7 @@ TEXT_KINDS = ("pretrain", "sft", "distill")
 
 
 @dataclass(frozen=True)
-class Run:
+class RunLog:
     """One run. `metrics` and `evals` hold the last row written for each step, in order of steps.
 
     kind: the command that made it: train, pretrain, sft or distill. `evals`: of a run of RL, on its own data; of
@@ -59,7 +59,7 @@ class Run:
         return {step: float(row[key]) for step, row in self.metrics.items() if is_number(row.get(key))}
 
 
-def read_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
+def read_runs(folders: Sequence[str | Path]) -> tuple[list[RunLog], list[str]]:
     """The runs in the folders, a folder of run folders standing for all of them; and a line for each left out.
 
     Raises UserError for a folder that does not exist, and where no run can be read.
@@ -105,7 +105,7 @@ def _looks_like_a_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in _FILES)
 
 
-def _read_run(folder: Path) -> Run:
+def _read_run(folder: Path) -> RunLog:
     """Raises UserError where the recipe can't be read: without it nothing says what the numbers are of."""
     file = folder / "recipe.yaml"
     try:
@@ -127,7 +127,7 @@ def _read_run(folder: Path) -> Run:
     if kind == "train":
         evals, foreign = _own(evals, str(recipe["data.name"]))
         notes += foreign
-    return Run(folder, kind, recipe, _by_step(metrics), _by_step(evals), tuple(notes))
+    return RunLog(folder, kind, recipe, _by_step(metrics), _by_step(evals), tuple(notes))
 
 
 def _kind(sections: Any, recipe: dict[str, Any]) -> str | None:

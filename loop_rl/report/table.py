@@ -9,8 +9,8 @@ from loop_rl.errors import UserError
 from loop_rl.evaluation.standard_error import Estimate
 from loop_rl.report.answers import Measured, measure, paired
 from loop_rl.report.cells import as_csv, as_json, check_format, markdown, number, rich_table, with_error
-from loop_rl.report.groups import Group, differences, group_runs, starts
-from loop_rl.report.runs import Run
+from loop_rl.report.groups import RunGroup, differences, group_runs, starts
+from loop_rl.report.runs import RunLog
 from loop_rl.report.updates import COUNTED, Updates, median_step, recomputed, speed_up, updates
 from loop_rl.runs.rows import is_number
 
@@ -19,7 +19,7 @@ DEFAULT_BASELINE = "full_bptt"
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One line of the comparison; None where the runs do not say.
 
     pass_1, pass_8: means over runs and questions; `_error`: standard error, `_low` and `_high`: 95 % interval, both
@@ -68,7 +68,7 @@ class Row:
     note: str = ""
 
 
-def comparison(runs: Sequence[Run], baseline: str | None = None) -> list[Row]:
+def comparison(runs: Sequence[RunLog], baseline: str | None = None) -> list[ComparisonRow]:
     """A row before RL for each data set and model, then one for each estimator, of runs of RL.
 
     Runs that differ in their training seeds only are pooled. `baseline` is an estimator's name; without one, full_bptt
@@ -87,23 +87,23 @@ def comparison(runs: Sequence[Run], baseline: str | None = None) -> list[Row]:
 class _Measured:
     """A group with what was measured of it; `last`: at its last evaluation, `before`: of the same runs at step 0."""
 
-    group: Group
+    group: RunGroup
     last: Measured | None
     before: Measured
     cost: Updates
 
     @classmethod
-    def of(cls, group: Group) -> _Measured:
+    def of(cls, group: RunGroup) -> _Measured:
         step = group.last_eval
         last = measure(group.runs, step, 1) if step else None
         return cls(group, last, measure(group.runs, 0, 1, one_model=True), updates(group.runs))
 
 
-def _before(told: str, runs: Sequence[Run]) -> Row:
+def _before(told: str, runs: Sequence[RunLog]) -> ComparisonRow:
     """The evaluations at step 0 are all of one model: no spread over seeds is in their error."""
     one, eight = measure(runs, 0, 1, one_model=True), measure(runs, 0, 8, one_model=True)
     evaluated = [run for run in runs if 0 in run.evals]
-    return Row(
+    return ComparisonRow(
         name=BEFORE + told,
         data=runs[0].data,
         seeds=None,
@@ -116,7 +116,7 @@ def _before(told: str, runs: Sequence[Run]) -> Row:
     )
 
 
-def _row(measured: _Measured, bases: Sequence[_Measured]) -> Row:
+def _row(measured: _Measured, bases: Sequence[_Measured]) -> ComparisonRow:
     group, last = measured.group, measured.last
     step = group.last_eval or 0
     pooled = [run for run in group.runs if step and step in run.evals]
@@ -130,7 +130,7 @@ def _row(measured: _Measured, bases: Sequence[_Measured]) -> Row:
     found = _against(measured, bases)
     eight = measure(group.runs, step, 8).estimate if last is not None else Estimate()
     one = last.estimate if last is not None else Estimate()
-    return Row(
+    return ComparisonRow(
         name=group.label,
         data=group.data,
         seeds=seeds,
@@ -154,7 +154,7 @@ def _row(measured: _Measured, bases: Sequence[_Measured]) -> Row:
     )
 
 
-def _notes(group: Group, step: int) -> list[str]:
+def _notes(group: RunGroup, step: int) -> list[str]:
     notes = []
     for run in group.runs:
         name, done, wanted = run.folder.name, run.last_step, run.recipe.get("run.max_steps")
@@ -222,7 +222,7 @@ def _with_interval(name: str, found: Estimate) -> dict[str, float | None]:
     return {name: found.mean, f"{name}_error": found.error, f"{name}_low": low, f"{name}_high": high}
 
 
-def _questions(runs: Sequence[Run], step: int) -> int | None:
+def _questions(runs: Sequence[RunLog], step: int) -> int | None:
     counts = [run.evals[step].get("questions") for run in runs]
     return max((int(count) for count in counts if is_number(count)), default=None)
 
@@ -230,7 +230,7 @@ def _questions(runs: Sequence[Run], step: int) -> int | None:
 # ---- rendering
 
 
-def render(rows: Sequence[Row], format: str = "table") -> str:
+def render(rows: Sequence[ComparisonRow], format: str = "table") -> str:
     """The rows as text: a table for a terminal, Markdown, CSV or JSON; the last two have every field in full."""
     check_format(format)
     if format == "json":
@@ -246,7 +246,7 @@ def render(rows: Sequence[Row], format: str = "table") -> str:
 _WORDS = ("estimator", "data", "note")
 
 
-def _caption(rows: Sequence[Row]) -> str:
+def _caption(rows: Sequence[ComparisonRow]) -> str:
     parts = [
         "±: standard error over questions and training seeds; with one seed, and before RL, over questions only",
         "gain and difference are paired by question",
@@ -262,7 +262,7 @@ def _caption(rows: Sequence[Row]) -> str:
     return "; ".join(parts)
 
 
-def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
+def _columns(rows: Sequence[ComparisonRow]) -> dict[str, list[str]]:
     """Columns of cells; data, gain, difference, speed-up and note only where they tell something."""
     against = {row.baseline for row in rows if row.difference is not None}
     difference = f"vs {min(against)}" if len(against) == 1 else "vs baseline"

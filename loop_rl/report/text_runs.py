@@ -15,7 +15,7 @@ from typing import Any
 
 from loop_rl.report.answers import measure
 from loop_rl.report.cells import as_csv, as_json, check_format, markdown, number, rich_table, with_error
-from loop_rl.report.runs import Run
+from loop_rl.report.runs import RunLog
 from loop_rl.runs.rows import is_number, value_of
 
 _SEED = re.compile(r"_seed\d+$")
@@ -25,13 +25,13 @@ LAST = 20  # updates that the training loss is averaged over
 _WORDS = ("arm", "kind", "held-out data", "note")
 
 
-def text_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def text_runs(runs: Sequence[RunLog]) -> list[dict[str, Any]]:
     """A row for each arm: runs of one kind and one recipe whose names differ only in a last `_seed0`, `_seed1`, ... .
 
     Every metric is a list, a value for each seed that has it, in order of the runs; only pass_1, of the last
     evaluation, is one mean with its standard error and 95 % interval. note: what could not be read.
     """
-    arms: dict[tuple[Any, ...], list[Run]] = {}
+    arms: dict[tuple[Any, ...], list[RunLog]] = {}
     for run in runs:
         settings = tuple(sorted((key, str(value)) for key, value in run.recipe.items() if key not in _OF_THE_SAMPLE))
         arms.setdefault((run.kind, _SEED.sub("", run.folder.name), settings), []).append(run)
@@ -42,11 +42,11 @@ def text_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
         differing = sorted({key for other in namesakes for key in own if other.get(key) != own[key]})
         told = ", ".join(f"{key}={own[key]}" for key in differing)
         members = arms[kind, arm, settings]
-        read = [_figures(run) for run in members]
-        keys = dict.fromkeys(key for figures, _ in read for key in figures)
+        read = [_metrics(run) for run in members]
+        keys = dict.fromkeys(key for metrics, _ in read for key in metrics)
         rows.append(
             {"arm": f"{arm} ({told})" if told else arm, "kind": kind, "seeds": len(members)}
-            | {key: [figures[key] for figures, _ in read if key in figures] for key in keys}
+            | {key: [metrics[key] for metrics, _ in read if key in metrics] for key in keys}
             | _held_out(members)
             | {"note": "; ".join(note for _, notes in read for note in notes)}
         )
@@ -123,7 +123,7 @@ def _diagnosed(row: dict[str, Any]) -> bool:
     return bool(row.get("residual"))
 
 
-def _figures(run: Run) -> tuple[dict[str, Any], list[str]]:
+def _metrics(run: RunLog) -> tuple[dict[str, Any], list[str]]:
     """What a run's metrics, evaluations and diagnosis say; and what could not be read."""
     name = run.folder.name
     notes = [f"{name}: {note}" for note in run.notes]
@@ -155,7 +155,7 @@ def _figures(run: Run) -> tuple[dict[str, Any], list[str]]:
     return {key: value for key, value in found.items() if is_number(value)}, notes
 
 
-def _held_out(runs: Sequence[Run]) -> dict[str, Any]:
+def _held_out(runs: Sequence[RunLog]) -> dict[str, Any]:
     """pass@1 at the last step that any was evaluated at, where they were on one data set."""
     step = max((run.last_eval for run in runs if run.last_eval is not None), default=None)
     if step is None:
@@ -173,7 +173,7 @@ def _held_out(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _diagnosis(run: Run) -> tuple[dict[str, Any], list[str]]:
+def _diagnosis(run: RunLog) -> tuple[dict[str, Any], list[str]]:
     file = run.folder / "diagnosis.json"
     if not file.exists():
         return {}, []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loop_rl.report.runs import Run
+from loop_rl.report.runs import RunLog
 from loop_rl.runs.rows import is_number, value_of
 
 COUNTED = "counted"
@@ -34,7 +34,7 @@ class Updates:
     time_per_token: float | None
 
 
-def updates(runs: Sequence[Run]) -> Updates:
+def updates(runs: Sequence[RunLog]) -> Updates:
     """Over all steps of the runs."""
     learned, timed, sources = [], [], set()
     for run in runs:
@@ -62,7 +62,7 @@ def updates(runs: Sequence[Run]) -> Updates:
     )
 
 
-def median_step(runs: Sequence[Run]) -> float | None:
+def median_step(runs: Sequence[RunLog]) -> float | None:
     """The median seconds of a step, skipped updates included, without the first step of each run."""
     times = [
         value for run in runs for step, value in run.series("time/step").items() if step != min(run.metrics, default=0)

@@ -37,7 +37,7 @@ class RewardError(UserError):
         self.details = details
 
 
-_MOST_OF_A_TRACE = 20_000  # characters
+_MAX_TRACE = 20_000  # characters
 _ALWAYS = ("prompts", "completions", "completion_ids")
 
 
@@ -76,7 +76,7 @@ def check_columns(name: str, function: RewardFunction, example: Example) -> None
             )
 
 
-def score(
+def call_reward(
     function: RewardFunction, examples: Sequence[Example], completions: Sequence[str], ids: Sequence[list[int]]
 ) -> tuple[list[float | None], list[str] | None]:
     """One reward for each completion, with its example beside it, and the function's reasons; None: not scored.
@@ -173,8 +173,8 @@ def _failure(
     row = _failing_row(error, call, len(completions))
     about = "no row fails alone; the first one" if row is None else "the row"
     shown = examples[row or 0], completions[row or 0]
-    if len(trace) > _MOST_OF_A_TRACE:
-        trace = f"{trace[: _MOST_OF_A_TRACE // 2]}\n[...]\n{trace[-_MOST_OF_A_TRACE // 2 :]}"
+    if len(trace) > _MAX_TRACE:
+        trace = f"{trace[: _MAX_TRACE // 2]}\n[...]\n{trace[-_MAX_TRACE // 2 :]}"
     details = f"{trace}{about}: question {shown[0].prompt!r}, completion {shown[1]!r}, answer {shown[0].answer!r}"
     place = f" at {last[0].filename}:{last[0].lineno}" if last else ""
     return RewardError(

@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from loop_rl.data import Example
 from loop_rl.errors import UserError, first_line
 from loop_rl.reward.function import RewardError
-from loop_rl.reward.reward import Reward, RewardSpec, Scores
+from loop_rl.reward.reward import Reward, Rewards, RewardSpec
 from loop_rl.reward.scorer import LocalScorer, Scorer
 from loop_rl.rollout.actors import DEATHS, MAX_RETRIES, NotReady, Refusal, accepted, answer, state, wait
 from loop_rl.rollout.instance import ServerDied, check_alive, logs, of_ray, start_ray, stop_ray
@@ -56,7 +56,7 @@ class RewardWorker:
 
     def score(
         self, spec: RewardSpec, examples: Sequence[Example], completions: Sequence[str], ids: Sequence[list[int]]
-    ) -> Scores | Refusal:
+    ) -> Rewards | Refusal:
         """See Reward.score."""
         if spec not in self._rewards:
             raise NotReady("this reward worker was restarted and has no rewards yet")
@@ -99,7 +99,7 @@ class _Ticket:
     def __init__(self, *work: Any) -> None:
         self.work = work
         self.deaths = 0
-        self.scores: Scores | None = None
+        self.scores: Rewards | None = None
 
 
 def _names(ticket: _Ticket) -> str:
@@ -142,7 +142,7 @@ class RewardPool:
         self._send(min(range(len(self.workers)), key=lambda worker: len(self._queues[worker])), ticket)
         return ticket
 
-    def gather(self, tickets: Sequence[_Ticket]) -> list[Scores]:
+    def gather(self, tickets: Sequence[_Ticket]) -> list[Rewards]:
         """See Scorer."""
         while any(ticket.scores is None for ticket in tickets):
             self._collect(until_one=True)

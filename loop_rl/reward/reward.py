@@ -15,7 +15,7 @@ from typing import Any
 from loop_rl.data import DataSettings, Example, data_file, default_reward
 from loop_rl.errors import UserError
 from loop_rl.recipe.rl import RewardSection
-from loop_rl.reward.function import check_columns, load_reward, score
+from loop_rl.reward.function import call_reward, check_columns, load_reward
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RewardSpec:
 
 
 @dataclass(frozen=True)
-class Scores:
+class Rewards:
     """Of some completions, in order: a value each.
 
     rewards: the weighted sum, as TRL has it: over the functions that gave a number; None (not scored) where none did.
@@ -93,12 +93,12 @@ class Reward:
         for module in self._modules().values():
             _call(module, "close")
 
-    def score(self, examples: Sequence[Example], completions: Sequence[str], ids: Sequence[list[int]]) -> Scores:
+    def score(self, examples: Sequence[Example], completions: Sequence[str], ids: Sequence[list[int]]) -> Rewards:
         """The completions' scores, with each one's example beside it; UserError for a function that fails."""
         began = time.perf_counter()
         parts, said = {}, {}
         for name, function in self.functions.items():
-            parts[name], said[name] = score(function, examples, completions, ids)
+            parts[name], said[name] = call_reward(function, examples, completions, ids)
         rewards: list[float | None] = []
         reasons: list[str | None] = []
         correct: list[bool | None] = []
@@ -109,7 +109,7 @@ class Reward:
             says = [first] if rewards[-1] is not None or said[first] is not None else list(values)
             reasons.append(next((said[name][place] for name in says if said[name] is not None), None))
             correct.append(None if values[first] is None else values[first] >= self.spec.threshold)
-        return Scores(rewards, parts, reasons, correct, time.perf_counter() - began)
+        return Rewards(rewards, parts, reasons, correct, time.perf_counter() - began)
 
     def _weighted(self, values: dict[str, float | None]) -> float | None:
         terms = [weight * values[name] for name, weight in self.spec.functions if values[name] is not None]

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 from loop_rl.data import Example
 from loop_rl.reward.function import RewardError
-from loop_rl.reward.reward import Reward, RewardSpec, Scores
+from loop_rl.reward.reward import Reward, Rewards, RewardSpec
 
 
 class Scorer(Protocol):
@@ -29,7 +29,7 @@ class Scorer(Protocol):
     ) -> Any:
         """Begins to score completions, with each one's example beside it; returns a ticket for `gather`."""
 
-    def gather(self, tickets: Sequence[Any]) -> list[Scores]:
+    def gather(self, tickets: Sequence[Any]) -> list[Rewards]:
         """The scores of some tickets, in their order, waited for. UserError for a reward function that fails."""
 
 
@@ -44,7 +44,7 @@ class LocalScorer:
 
     def submit(
         self, spec: RewardSpec, examples: Sequence[Example], completions: Sequence[str], ids: Sequence[list[int]]
-    ) -> Scores:
+    ) -> Rewards:
         """See Scorer."""
         try:
             return self._rewards[spec].score(examples, completions, ids)
@@ -52,7 +52,7 @@ class LocalScorer:
             print(error.details, file=sys.stderr)
             raise
 
-    def gather(self, tickets: Sequence[Scores]) -> list[Scores]:
+    def gather(self, tickets: Sequence[Rewards]) -> list[Rewards]:
         """See Scorer."""
         return list(tickets)
 

@@ -68,7 +68,7 @@ def wait(references: Sequence[Any], waited_for: Callable[[], str]) -> list[Any]:
 
 
 def answer(actor: ActorHandle, call: Callable[[], ray.ObjectRef], worker: str) -> Any:
-    """What `call` (a remote call of the actor, made anew each time) returns, though Ray restarts the actor meanwhile.
+    """What `call` (a remote call of the actor, made again each time) returns, though Ray restarts the actor meanwhile.
 
     Raises UserError, naming `worker`, when it can't be created, or dies again and again.
     """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 PROCESS = 500 * MIB  # an interpreter with torch, transformers and Ray, measured on Linux
-SCORER = 200 * MIB  # one without torch
+SCORER_BYTES = 200 * MIB  # one without torch
 _DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}  # float64: tests' runs
 
 
@@ -94,7 +94,7 @@ _FIXES = {
 }
 
 
-def estimate(recipe: Recipe) -> tuple[Memory, list[Task]]:
+def estimate_memory(recipe: Recipe) -> tuple[Memory, list[Task]]:
     """Reads the model's configuration and the data (both checked as the run would) and adds up what the run needs.
 
     Returns the memory, and the run's tasks as it would use them, its own first.
@@ -157,7 +157,7 @@ def run_parts(recipe: Recipe, config: LoopedConfig, prompt_length: int, student:
         copies = 3 if local else 1
         parts.append(Part("endpoint states", copies * tokens * config.hidden_size * item, on_device=False))
     scorers = 0 if rollout.cluster else recipe.reward.workers
-    processes = (1 + workers) * PROCESS + scorers * SCORER
+    processes = (1 + workers) * PROCESS + scorers * SCORER_BYTES
     parts.append(Part("processes", processes, on_device=False))
     return parts
 

@@ -16,7 +16,7 @@ from loop_rl.models.loading import check_vocabulary, differing_weight, load_mode
 from loop_rl.models.prefill import STUDENT_FILE, PrefillStudent
 from loop_rl.recipe.distill import DistillRecipe
 from loop_rl.runs.checkpoints import reading
-from loop_rl.training.text import TextTrainer, load_tokenizer, train_on_text
+from loop_rl.training.text import TextTrainer, data_tokenizer, train_on_text
 
 
 def distill(recipe: DistillRecipe, resume: bool = False, progress: bool = True) -> Path:
@@ -38,7 +38,7 @@ class Distiller(TextTrainer):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model, tokenizer = load_model(recipe.teacher.path, "float32")
         if recipe.data.tokenizer is not None:
-            tokenizer = load_tokenizer(recipe.data.tokenizer)
+            tokenizer = data_tokenizer(recipe.data.tokenizer)
             check_vocabulary(tokenizer, model.config.vocab_size, recipe.data.tokenizer)
         if recipe.data.length > model.config.max_position_embeddings:
             raise UserError(
@@ -69,7 +69,7 @@ class Distiller(TextTrainer):
         weights = self.recipe.student
         return (weights.hidden_weight * hidden + weights.kl_weight * kl) * (labels[:, 1:] != IGNORED).sum()
 
-    def figures(self, counts: list[int], losses: list[float], updated: bool) -> dict[str, Any]:
+    def metrics(self, counts: list[int], losses: list[float], updated: bool) -> dict[str, Any]:
         parts, self.parts = self.parts, []
         share = [count / max(sum(counts), 1) for count in counts]
         return {

@@ -17,7 +17,7 @@ from loop_rl.sizes.flops import row_flops
 from loop_rl.sizes.memory import check_trainable
 from loop_rl.training.depth_prior import mean_depth
 from loop_rl.training.learned_prior import make_prior, prior_metrics
-from loop_rl.training.text import TextTrainer, load_tokenizer, train_on_text
+from loop_rl.training.text import TextTrainer, data_tokenizer, train_on_text
 
 
 def pretrain(recipe: PretrainRecipe, resume: bool = False, progress: bool = True) -> Path:
@@ -41,7 +41,7 @@ class Pretrainer(TextTrainer):
 
     def __init__(self, recipe: PretrainRecipe, checkpoint: Path | None = None) -> None:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        tokenizer = load_tokenizer(recipe.data.tokenizer)
+        tokenizer = data_tokenizer(recipe.data.tokenizer)
         if checkpoint is None:
             config = make_config(recipe, tokenizer)
             check_trainable(config)
@@ -63,7 +63,7 @@ class Pretrainer(TextTrainer):
         seeds = torch.randint(2**31, (len(ids),), generator=self.generator)
         return truncated_loss(self.model, ids, labels, depth, self.recipe.train.backprop_depth, seeds)
 
-    def figures(self, counts: list[int], losses: list[float], updated: bool) -> dict[str, Any]:
+    def metrics(self, counts: list[int], losses: list[float], updated: bool) -> dict[str, Any]:
         depths, self.depths = self.depths, []
         if updated:
             self.prior.observe(depths, losses, counts)

@@ -25,7 +25,14 @@ from loop_rl.runs.closing import closing_lines
 from loop_rl.runs.folder import checkpoint_to_resume, record_placement, run_folder
 from loop_rl.runs.mirror import import_wandb
 from loop_rl.runs.run import Run, open_run
-from loop_rl.training.rl_metrics import Clock, reward_matrix, reward_metrics, step_details, step_text, write_completions
+from loop_rl.training.rl_metrics import (
+    Phases,
+    reward_matrix,
+    reward_metrics,
+    step_details,
+    step_text,
+    write_completions,
+)
 from loop_rl.training.trainer import Trainer
 
 # Keys that decide no result (rounding aside), and those of which a user may want more of the same run.
@@ -158,7 +165,7 @@ def _loop(trainer: Trainer, engine: Engine, scorer: Scorer, run: Run) -> None:
 
 def step(trainer: Trainer, engine: Engine, scorer: Scorer, run: Run) -> dict[str, Any]:
     """One RL step; returns its row of metrics, which is written. Weights and row change together or not at all."""
-    clock = Clock()
+    clock = Phases()
     with clock("rollout"):  # groups are scored as they end, beside the sampling of others
         examples, seeds = trainer.prompts(trainer.step)
         sampled = sample_and_submit(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from loop_rl.data import Example
-from loop_rl.evaluation import Scores
+from loop_rl.evaluation import Rewards
 from loop_rl.evaluation.sample import Sampled
 from loop_rl.learner.objective import group_advantages
 from loop_rl.rollout.record import Rollout
@@ -22,7 +22,7 @@ from loop_rl.runs.rows import value_of
 _LOGGED_COMPLETIONS = 64
 
 
-class Clock:
+class Phases:
     """A step's seconds from its beginning, and those of its phases."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def reward_matrix(rows: Sequence[Sequence[float | None]]) -> torch.Tensor:
     return torch.tensor([[math.nan if value is None else value for value in row] for row in rows], dtype=torch.float64)
 
 
-def reward_metrics(rewards: torch.Tensor, scores: Sequence[Scores], rollouts: list[Rollout]) -> dict[str, Any]:
+def reward_metrics(rewards: torch.Tensor, scores: Sequence[Rewards], rollouts: list[Rollout]) -> dict[str, Any]:
     """TRL's names; what was not scored is in no mean.
 
     Equal rewards of a group carry no signal: `frac_reward_zero_std` is the share of such groups.
@@ -105,7 +105,7 @@ def write_completions(
     step: int,
     examples: list[Example],
     sampled: Sampled,
-    scores: Sequence[Scores],
+    scores: Sequence[Rewards],
     advantages: torch.Tensor,
 ) -> None:
     """The step's first completions as parquet, with TRL's columns."""

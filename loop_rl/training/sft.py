@@ -33,7 +33,7 @@ from loop_rl.training.learned_prior import make_prior
 from loop_rl.training.pretrain import truncated_loss
 from loop_rl.training.sft_callback import TRAINER_FILES, RunKeeper
 from loop_rl.training.sft_data import sft_rows
-from loop_rl.training.text import MAY_CHANGE, make_optimizer, stopped
+from loop_rl.training.text import MAY_CHANGE, make_text_optimizer, stopped
 
 
 def sft(recipe: SftRecipe, resume: bool = False, progress: bool = True) -> Path:
@@ -88,7 +88,7 @@ def _train(recipe: SftRecipe, run: Path, checkpoint: Path | None, progress: bool
     return keeper.saved
 
 
-class MicroBatch(NamedTuple):
+class MicroBatchLoss(NamedTuple):
     """depth: recurrences. loss: summed, in nats. tokens: that it is the sum of. read: tokens that went in."""
 
     depth: int
@@ -104,7 +104,7 @@ class LoopedSFTTrainer(SFTTrainer):
         super().__init__(*arguments, **keywords)
         self.prior, self.backprop_depth = prior, backprop_depth
         self.generator = torch.Generator().manual_seed(seed)
-        self.micro_batches: list[MicroBatch] = []
+        self.micro_batches: list[MicroBatchLoss] = []
 
     def compute_loss(
         self,
@@ -125,7 +125,7 @@ class LoopedSFTTrainer(SFTTrainer):
         looped = self.accelerator.unwrap_model(model)
         total = truncated_loss(looped, ids, labels, depth, self.backprop_depth, seeds)
         tokens = int((labels[:, 1:] != IGNORED).sum())
-        self.micro_batches.append(MicroBatch(depth, float(total.detach()), tokens, ids.numel()))
+        self.micro_batches.append(MicroBatchLoss(depth, float(total.detach()), tokens, ids.numel()))
         return total / max(int(tokens if num_items_in_batch is None else num_items_in_batch), 1)
 
     def _save_checkpoint(self, *arguments: Any, **keywords: Any) -> None:
@@ -138,7 +138,7 @@ def make_trainer(
 ) -> LoopedSFTTrainer:
     """The trainer of a recipe, which keeps its files in `folder`; what is logged and saved is for a callback to do."""
     optim, train = recipe.optim, recipe.train
-    optimizer = make_optimizer(model, optim)
+    optimizer = make_text_optimizer(model, optim)
 
     def factor(step: int) -> float:
         return wsd_factor(step, train.max_steps, optim.warmup_fraction, optim.decay_fraction)

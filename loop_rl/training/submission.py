@@ -29,7 +29,7 @@ def entrypoint(resume: bool) -> str:
     return "exec python -m loop_rl.training.job train" + (" --resume" if resume else "")
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
+def job_environment(recipe: Recipe) -> dict[str, str]:
     """The job's variables: the resolved recipe, so that it needs no file of this machine, and those set here."""
     forwarded = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
     # The run forwards its variables to its workers, and Ray refuses one that the job has been given already.
@@ -70,7 +70,7 @@ def submit(name: str, address: str | None, overrides: Sequence[str], resume: boo
     recipe = for_cluster(load_for("train", name, overrides))
     address = address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS
     client = connect(address)
-    job = client.submit_job(entrypoint=entrypoint(resume), runtime_env={"env_vars": environment(recipe)})
+    job = client.submit_job(entrypoint=entrypoint(resume), runtime_env={"env_vars": job_environment(recipe)})
     print(f"loop-rl: job {job} on {address}", file=sys.stderr)
     try:
         asyncio.run(_follow(client, job))

@@ -71,7 +71,7 @@ class TextTrainer(ABC):
         data = recipe.data
         self.corpus = load_corpus(data.name, tokenizer, data.length, data.problems, data.loss_on, data.seed)
         self.generator = torch.Generator().manual_seed(recipe.train.seed)
-        self.optimizer = make_optimizer(trained, recipe.optim)
+        self.optimizer = make_text_optimizer(trained, recipe.optim)
         self.counters = {"step": 0, "skipped": 0, "skipped_in_a_row": 0}
 
     @property
@@ -83,7 +83,7 @@ class TextTrainer(ABC):
         """Summed loss of a micro-batch, ids and labels int64 [rows, tokens]; called once for each, in order."""
 
     @abstractmethod
-    def figures(self, counts: list[int], losses: list[float], updated: bool) -> dict[str, Any]:
+    def metrics(self, counts: list[int], losses: list[float], updated: bool) -> dict[str, Any]:
         """An update's further metrics, from tokens and mean loss of its micro-batches; `updated`: weights changed."""
 
     @abstractmethod
@@ -123,7 +123,7 @@ class TextTrainer(ABC):
         self.counters["skipped_in_a_row"] = 0 if updated else self.counters["skipped_in_a_row"] + 1
         self.counters["skipped"] += not updated
         self.counters["step"] += 1
-        further = self.figures(counts, [x / max(n, 1) for x, n in zip(sums, counts, strict=True)], updated)
+        further = self.metrics(counts, [x / max(n, 1) for x, n in zip(sums, counts, strict=True)], updated)
         seconds = time.perf_counter() - started
         return {
             "step": self.step,
@@ -178,7 +178,7 @@ def train_on_text(
     return run
 
 
-def make_optimizer(model: nn.Module, optim: PretrainOptimSection) -> torch.optim.AdamW:
+def make_text_optimizer(model: nn.Module, optim: PretrainOptimSection) -> torch.optim.AdamW:
     """AdamW with weight decay on matrices only: gains and biases have no scale that a decay should pull to zero."""
     parameters = optimizer.trainable(model)
     groups = [
@@ -188,7 +188,7 @@ def make_optimizer(model: nn.Module, optim: PretrainOptimSection) -> torch.optim
     return optimizer.make_optimizer(groups, optim, fused=True)
 
 
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+def data_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer in a folder, or the embedded model's; UserError when there is none."""
     folder = Path(loop_rl.__file__).parent / "embedded" if name == "embedded" else Path(name)
     if not (folder / "tokenizer_config.json").is_file():

@@ -33,7 +33,7 @@ from loop_rl.recipe.rl import Recipe
 from loop_rl.rollout.record import Rollout
 from loop_rl.rollout.sampling import Sampling
 from loop_rl.runs.checkpoints import check_finite, load_training_state, save_training_state
-from loop_rl.sizes.memory import check_fits, estimate
+from loop_rl.sizes.memory import check_fits, estimate_memory
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Trainer:
         self.accelerator = Accelerator(cpu=not torch.cuda.is_available())
         if self.accelerator.num_processes != self.ranks.count:
             raise RuntimeError(f"accelerate sees {self.accelerator.num_processes} of {self.ranks.count} ranks")
-        memory, self.held_out = estimate(recipe)  # before the model is loaded
+        memory, self.held_out = estimate_memory(recipe)  # before the model is loaded
         self.ranks.from_main(lambda: check_fits(memory))
         dtype = getattr(torch, recipe.model.dtype)
         # All weights are trained: their master weights start from the checkpoint's own values, whatever their dtype.

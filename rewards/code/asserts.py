@@ -21,7 +21,7 @@ from rewards.sandbox.wire import Malformed, Size, decode
 from rewards.sandbox.worker import Job, Limits, Worker
 from rewards.text import completion_text
 
-_MOST = Size(100_000, 1024)  # of an output that is compared; MBPP's have far less
+_MAX_SIZE = Size(100_000, 1024)  # of an output that is compared; MBPP's have far less
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _parse(asserts: tuple[str, ...]) -> Tests | None:
 
 def _equal(expected: Any, payload: bytes) -> bool:
     try:
-        return decode(payload, _MOST)[0] == expected
+        return decode(payload, _MAX_SIZE)[0] == expected
     except (Malformed, RecursionError):
         return False
 

@@ -2,7 +2,7 @@
 
 A file a task, `Mbpp-2` in CACHE/mbpp_plus, where CACHE is LOOP_RL_CACHE, else XDG_CACHE_HOME/loop-rl, else
 ~/.cache/loop-rl. Its first line names the format, the hash of the task and of Python's version, and a checksum; one
-that doesn't fit is made anew. An output of more than 4 MiB (one in Mbpp/255, of 1.2 GB) is kept as its digest, and is
+that doesn't fit is made again. An output of more than 4 MiB (one in Mbpp/255, of 1.2 GB) is kept as its digest, and is
 then compared exactly: by type, and in the order of its elements.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rewards.code.oracle import NOT_NONE, tolerance
-from rewards.code.tasks import Task
+from rewards.code.tasks import MbppTask
 from rewards.sandbox.inside.encode import DIGEST, VALUE
 from rewards.sandbox.wire import UNBOUNDED, Malformed, decode
 from rewards.sandbox.worker import Job, Limits, Worker, class_name
@@ -94,7 +94,7 @@ class ExpectedOutputs:
         self._lock = threading.Lock()
         self._made, self._told = 0, 0.0
 
-    def get(self, task: Task, worker: Worker) -> Expected:
+    def get(self, task: MbppTask, worker: Worker) -> Expected:
         """A task's expected outputs; `worker` runs its canonical solution where they are unknown.
 
         Raises:
@@ -110,12 +110,12 @@ class ExpectedOutputs:
                 found = _read(path, key, len(task.inputs))
                 if found is None:
                     self._say(task, path.parent)
-                    found = make(task, worker)
+                    found = make_expected(task, worker)
                     _write(path, key, found)
                 self._known[key] = found
             return self._known[key]
 
-    def _say(self, task: Task, folder: Path) -> None:
+    def _say(self, task: MbppTask, folder: Path) -> None:
         with self._lock:
             self._made += 1
             if (now := time.monotonic()) - self._told > 2:
@@ -123,7 +123,7 @@ class ExpectedOutputs:
                 self._progress(f"MBPP+: expected outputs of {task.task_id} (number {self._made}; kept in {folder})")
 
 
-def make(task: Task, worker: Worker) -> Expected:
+def make_expected(task: MbppTask, worker: Worker) -> Expected:
     """Run a task's canonical solution on all its inputs.
 
     Raises:
@@ -163,7 +163,7 @@ def digest(payload: bytes) -> bytes:
     return hashlib.blake2b(payload, digest_size=32).digest()
 
 
-def _key(task: Task) -> str:
+def _key(task: MbppTask) -> str:
     parts = [FORMAT, list(sys.version_info[:2]), task.task_id, task.entry_point, task.canonical_solution]
     hashed = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16)
     for encoded in task.encoded:

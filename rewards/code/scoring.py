@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rewards.sandbox.inside.encode import DIGEST, VALUE
-from rewards.sandbox.pool import Pool
+from rewards.sandbox.pool import SandboxPool
 from rewards.sandbox.worker import Ending, SandboxError, Worker, class_name
 
 _log = logging.getLogger(__name__)
@@ -20,12 +20,12 @@ class _Shared:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.pool: Pool | None = None
+        self.pool: SandboxPool | None = None
 
-    def get(self, workers: int | None = None) -> Pool:
+    def get(self, workers: int | None = None) -> SandboxPool:
         with self._lock:
             if self.pool is None:
-                self.pool = Pool(workers=workers)
+                self.pool = SandboxPool(workers=workers)
                 _log.log(logging.WARNING if "NOT" in self.pool.line else logging.INFO, "MBPP: %s", self.pool.line)
             return self.pool
 

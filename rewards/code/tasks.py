@@ -15,7 +15,7 @@ FILE_NAMES = ("MbppPlus-v0.2.0.jsonl.gz", "MbppPlus-v0.2.0.jsonl")
 
 
 @dataclass(frozen=True)
-class Task:
+class MbppTask:
     """One task.
 
     Attributes:
@@ -81,7 +81,7 @@ _RESTORE |= dict.fromkeys((580, 615, 791), _each(_deep))
 _RESTORE[750] = _RESTORE[106]
 
 
-def _task(row: dict[str, Any]) -> Task:
+def _task(row: dict[str, Any]) -> MbppTask:
     name = row["task_id"]
     restore = _RESTORE.get(int(name.removeprefix("Mbpp/")), list)
     # A task without plus inputs has {} there.
@@ -89,17 +89,17 @@ def _task(row: dict[str, Any]) -> Task:
     texts = [row[key] for key in ("prompt", "entry_point", "canonical_solution", "assertion")]
     if not base or not all(isinstance(text, str) for text in texts):
         raise ValueError("no inputs, or a text that is none")
-    return Task(name, *texts[:3], base, plus, float(row["atol"]), texts[3])
+    return MbppTask(name, *texts[:3], base, plus, float(row["atol"]), texts[3])
 
 
-def load_tasks(path: str | Path) -> dict[str, Task]:
+def load_tasks(path: str | Path) -> dict[str, MbppTask]:
     """The tasks of a file by id ("Mbpp/2"), in its order.
 
     Raises:
         ValueError: no such file, or not MBPP+; one line names the file and the row.
     """
     path, number = Path(path), 0
-    tasks: dict[str, Task] = {}
+    tasks: dict[str, MbppTask] = {}
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as lines:
             for line in lines:
@@ -110,9 +110,9 @@ def load_tasks(path: str | Path) -> dict[str, Task]:
         raise ValueError(f"{path}: can't be read as MBPP+ ({error})") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         cause = f"{type(error).__name__} {error}".strip()
-        raise ValueError(f"{path}, row {number}: no MBPP+ task ({cause}); get {FILE_NAMES[0]} anew") from error
+        raise ValueError(f"{path}, row {number}: no MBPP+ task ({cause}); get {FILE_NAMES[0]} again") from error
     if not tasks:
-        raise ValueError(f"{path}: no tasks; get {FILE_NAMES[0]} anew")
+        raise ValueError(f"{path}: no tasks; get {FILE_NAMES[0]} again")
     return tasks
 
 

@@ -24,7 +24,7 @@ from rewards.math.relation import read_relation
 from rewards.math.tokens import Token, TooLarge, Unreadable, tokenize
 from rewards.math.units import strip_units
 
-MOST_PARTS = 200
+MAX_PARTS = 200
 DEEPEST = 40
 
 Tokens = Sequence[Token]
@@ -143,7 +143,7 @@ def _read(tokens: Tokens, depth: int) -> Answer:
     parts, marks = _split(tokens, ",", ";", "or", "and")
     if len(parts) == 1:
         return _single(tokens, depth)
-    if len(parts) > MOST_PARTS:
+    if len(parts) > MAX_PARTS:
         raise TooLarge("too many parts")
     # an "and" or "or" may follow a comma
     parts = [part for at, part in enumerate(parts) if part or at == 0 or marks[at - 1] not in (",", ";")]
@@ -248,7 +248,7 @@ def _bracketed(tokens: Tokens, depth: int) -> Answer:
             return Known("Empty")
         read_inside = _read(inside, depth + 1)
         return _group("set", [read_inside])
-    if len(parts) > MOST_PARTS:
+    if len(parts) > MAX_PARTS:
         raise TooLarge("too many parts")
     if opening not in ("(", "[", "<(") or closing not in (")", "]", ")>"):
         raise Unreadable("brackets that don't match")
@@ -269,7 +269,7 @@ def _grid(tokens: Tokens) -> Grid:
         raise Unreadable("an environment")
     scale = _factor(tokens[:start])
     rows = [_split(row, "&")[0] for row in _split(tokens[start + 1 : -1], "\\\\")[0] if row]
-    if not rows or len({len(row) for row in rows}) != 1 or len(rows) * len(rows[0]) > MOST_PARTS:
+    if not rows or len({len(row) for row in rows}) != 1 or len(rows) * len(rows[0]) > MAX_PARTS:
         raise Unreadable("a matrix with uneven rows")
     return Grid(tuple(tuple(_scalar(entry).value * scale for entry in row) for row in rows))
 

@@ -96,7 +96,7 @@ class _Worker:
         return status
 
 
-class Pool:
+class MathPool:
     """Up to `WORKERS` processes, started when there is work for them. Batches of several threads take turns."""
 
     def __init__(self) -> None:
@@ -195,12 +195,12 @@ class Pool:
         return [(busy[fd], True) for fd in heard] + [(busy[fd], False) for fd in late]
 
 
-_pools: dict[int, Pool] = {}
+_pools: dict[int, MathPool] = {}
 
 
-def pool() -> Pool:
+def pool() -> MathPool:
     """This process's pool. A forked child has its own, and lets go of its parent's pipes."""
-    own = _pools.setdefault(os.getpid(), Pool())
+    own = _pools.setdefault(os.getpid(), MathPool())
     for process in [process for process in _pools if process != os.getpid()]:
         _pools.pop(process, None)
     return own

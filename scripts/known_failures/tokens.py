@@ -77,10 +77,10 @@ def all_end_tokens(given: Given) -> Iterator[Seen]:
         )
         yield ended(f"eval, ends {name}", said)
         measured = json.loads(said.text[said.text.index("[") :])[-1]
-        yield equal(f"eval beside training, ends {name}", _figures(rows(run, "evals.jsonl")[0]), _figures(measured))
+        yield equal(f"eval beside training, ends {name}", _metrics(rows(run, "evals.jsonl")[0]), _metrics(measured))
 
 
-def _figures(row: dict) -> dict:
+def _metrics(row: dict) -> dict:
     return {name: row[name] for name in ("questions", "pass@1", "reward") if name in row}
 
 

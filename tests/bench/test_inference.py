@@ -1,4 +1,4 @@
-"""The benchmarks' figures that no clock decides."""
+"""The benchmarks' numbers that no clock decides."""
 
 import pytest
 import torch

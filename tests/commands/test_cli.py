@@ -172,7 +172,7 @@ def test_a_missing_recipe_names_the_nearest(kind, capsys):
     assert "nearest shipped recipe" in refused(capsys, kind, "quickstart_reuse_neuman4")
 
 
-def test_a_recipe_of_the_other_kind_names_the_other_verb(capsys):
+def test_a_recipe_of_the_other_kind_names_the_other_command(capsys):
     assert "loop-rl pretrain pretrain_embedded" in refused(capsys, "train", "pretrain_embedded")
     assert "loop-rl train gsm8k_tiny_reuse_neumann4" in refused(capsys, "pretrain", "gsm8k_tiny_reuse_neumann4")
 
@@ -425,7 +425,7 @@ def test_the_job_runs_the_resolved_recipe(monkeypatch):
     monkeypatch.setenv("LOOP_RL_DATA", "/data")
     monkeypatch.setenv("UNRELATED", "x")
     recipe = submitting.for_cluster(load_recipe("quickstart_reuse_neumann3", ["run.seed=5"]))
-    variables = submitting.environment(recipe)
+    variables = submitting.job_environment(recipe)
     assert (variables["NCCL_DEBUG"], variables["LOOP_RL_DATA"]) == ("INFO", "/data")
     assert "UNRELATED" not in variables
     # The other end, in this process: the job hands the same recipe to the command, and its exit code is the command's.

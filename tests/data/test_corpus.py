@@ -7,12 +7,12 @@ import torch
 
 from loop_rl.data.corpus import IGNORED, Corpus, load_corpus
 from loop_rl.errors import UserError
-from loop_rl.training.text import load_tokenizer
+from loop_rl.training.text import data_tokenizer
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return load_tokenizer("embedded")
+    return data_tokenizer("embedded")
 
 
 def load(name, tokenizer, length=96, loss_on="all", problems=50):

@@ -11,7 +11,7 @@ import pytest
 
 from loop_rl.data import load_dataset
 from loop_rl.data.gym_child import made, make
-from loop_rl.data.gym_process import Scorer, ScorerFailed, make_items
+from loop_rl.data.gym_process import GymScorer, ScorerFailed, make_items
 from loop_rl.data.reasoning_gym import SCORER, close, extract_answer, generators, reasoning_gym_reward, start
 from loop_rl.errors import UserError
 from tests.data.helpers import settings
@@ -241,7 +241,7 @@ def test_a_scorer_that_ends_is_started_again(item, attack):
 
 def test_a_scorer_that_never_ends_is_not_waited_for():
     item = made("polynomial_multiplication", 0, 1, 0)["train"][0][1]
-    scorer = Scorer(seconds=1.0)
+    scorer = GymScorer(seconds=1.0)
     try:
         assert scorer.score("polynomial_multiplication", item["answer"], item) == 1
         with pytest.raises(ScorerFailed, match="no score within 1 s"):

@@ -1,4 +1,4 @@
-"""The diagnosis of a linear recurrence, figure by figure against its closed form; and the advice that follows."""
+"""The diagnosis of a linear recurrence, number by number against its closed form; and the advice that follows."""
 
 import json
 import math
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from loop_rl.diagnosis.advice import advise, choose_depth, choose_estimator
 from loop_rl.diagnosis.gradients import GradientRow
 from loop_rl.diagnosis.measure import diagnose
-from loop_rl.diagnosis.render import draw, to_json, to_table
+from loop_rl.diagnosis.render import plot_diagnosis, to_json, to_table
 from tests.diagnosis.toy import VOCABULARY, WIDTH, Toy, rotation
 
 DEPTH, HORIZON = 6, 24
@@ -107,7 +107,7 @@ def test_table_json_and_figure(contracting, tmp_path):
     assert "reuse_neumann4_tail" in text and "largest 0.600" in text
     read = json.loads(to_json(found, model="toy"))
     assert read["model"] == "toy" and read["loss"]["6"] == found.loss[6] and read["advice"] == advise(found)
-    assert draw(found, tmp_path / "figure.png", "toy").stat().st_size > 10_000
+    assert plot_diagnosis(found, tmp_path / "figure.png", "toy").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`diagnose` on a checkpoint of every released layout: figures that a plain forward confirms, advice that fits."""
+"""`diagnose` on a checkpoint of every released layout: numbers that a plain forward confirms, advice that fits."""
 
 import math
 
@@ -15,7 +15,7 @@ DEPTH = 4
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_figures_of_a_released_layout(family, tmp_path):
+def test_numbers_of_a_released_layout(family, tmp_path):
     model = load_checkpoint(write_model(family, tmp_path), torch.float64).eval()
     ids = torch.randint(3, 40, (2, 12), generator=torch.Generator().manual_seed(0))
     found = diagnose(model, ids, DEPTH, horizon=16)

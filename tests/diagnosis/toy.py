@@ -1,4 +1,4 @@
-"""A looped model whose recurrence is linear, z -> A z + e: every figure of its diagnosis has a closed form."""
+"""A looped model whose recurrence is linear, z -> A z + e: every number of its diagnosis has a closed form."""
 
 import torch
 from torch import nn

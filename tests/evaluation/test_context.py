@@ -9,7 +9,7 @@ from loop_rl.evaluation.context import check_context, forward_depth
 from loop_rl.evaluation.running import run_eval
 from loop_rl.models import LoopedConfig
 from loop_rl.recipe.rl import Recipe
-from loop_rl.sizes.memory import estimate
+from loop_rl.sizes.memory import estimate_memory
 from loop_rl.training.trainer import Trainer
 from tests.evaluation.doubles import Characters
 from tests.families import tokenizer
@@ -34,7 +34,7 @@ def test_every_command_refuses_before_it_samples(tmp_path):
     tokenizer().save_pretrained(tmp_path)
     recipe = Recipe.model_validate({"model": {"path": str(tmp_path)}, "rollout": {"max_completion_length": 60}})
     for function in (
-        lambda: estimate(recipe),
+        lambda: estimate_memory(recipe),
         lambda: Trainer(recipe),
         lambda: run_eval(str(tmp_path), [], ["rollout.max_completion_length=60"], progress=False),
     ):
@@ -57,12 +57,12 @@ def test_what_only_the_model_says_is_refused_in_a_dry_run_and_at_the_start(overr
     tokenizer().save_pretrained(tmp_path)
     few = {"train_size": 8, "eval_size": 1}
     recipe = Recipe.model_validate({"model": {"path": str(tmp_path)}, "data": few, **overrides})
-    for function in (lambda: estimate(recipe), lambda: Trainer(recipe)):
+    for function in (lambda: estimate_memory(recipe), lambda: Trainer(recipe)):
         with pytest.raises(UserError, match=said):
             function()
 
 
-def test_an_evaluation_refuses_a_least_depth_past_the_models_own(tmp_path):
+def test_an_evaluation_refuses_a_min_depth_past_the_models_own(tmp_path):
     tiny_model(vocab_size=64).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
     with pytest.raises(UserError, match="min_depth .* own depth"):

@@ -22,7 +22,7 @@ def run(generate, examples=EXAMPLES, samples=8, reward=GSM8K, **options):
 
 def test_counts_by_hand():
     result = run(generator(ANSWERS), batch=2)
-    found = result.figures
+    found = result.metrics
     assert found.passes[1] == (pytest.approx((2 / 8 + 1 / 8) / 2), pytest.approx(1 / 16))  # s of (1/4, 1/8) over √2
     assert found.passes[8] == (1.0, 0.0)
     assert found.reward == pytest.approx(3 / 16)
@@ -36,11 +36,11 @@ def test_counts_by_hand():
 
 def test_partial_credit_is_no_pass():
     result = run(generator({"one": [completion("x")] * 3 + [completion("")]}), EXAMPLES[:1], 4, spec("length"))
-    assert result.figures.passes[1][0] == 0.75 and result.figures.reward == 0.75
-    assert result.figures.no_answer is None  # the function does not say
+    assert result.metrics.passes[1][0] == 0.75 and result.metrics.reward == 0.75
+    assert result.metrics.no_answer is None  # the function does not say
     half = run(generator(ANSWERS), EXAMPLES[:2], reward=RewardSpec((("gsm8k", 0.5),)))
-    assert half.figures.reward == pytest.approx(0.5 * 3 / 16)  # weights scale the reward
-    assert half.figures.passes[1][0] == pytest.approx(3 / 16)  # and not what is correct
+    assert half.metrics.reward == pytest.approx(0.5 * 3 / 16)  # weights scale the reward
+    assert half.metrics.passes[1][0] == pytest.approx(3 / 16)  # and not what is correct
 
 
 def spec(*names):
@@ -104,8 +104,8 @@ def test_record(tmp_path):
     assert len(lines) == 3
     first, last = json.loads(lines[0]), json.loads(lines[2])
     for k in (1, 2, 4, 8):
-        assert first[f"pass@{k}"] == result.figures.passes[k][0]
-        assert first["stderr" if k == 1 else f"stderr@{k}"] == result.figures.passes[k][1]
+        assert first[f"pass@{k}"] == result.metrics.passes[k][0]
+        assert first["stderr" if k == 1 else f"stderr@{k}"] == result.metrics.passes[k][1]
     assert (first["step"], first["questions"], first["samples"], first["temperature"]) == (0, 2, 8, 1.0)
     assert list(first["by_level"]) == ["1", "3"]
     assert first["by_level"]["3"]["pass@1"] == 0.25 and first["by_level"]["1"]["questions"] == 1

@@ -92,5 +92,5 @@ def test_there_is_room_to_learn(embedded) -> None:
         seed=0,
         batch=50,
     )
-    pass_1, _ = result.figures.passes[1]
+    pass_1, _ = result.metrics.passes[1]
     assert 0.2 <= pass_1 <= 0.6

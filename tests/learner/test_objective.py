@@ -44,7 +44,7 @@ def test_masked_places_may_hold_anything() -> None:
     mask = torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()
     clean = torch.tensor([[-0.1, -0.2, 0.0], [-0.3, 0.0, 0.0]])
     advantages = torch.tensor([0.5, -0.5])
-    loss, figures = token_loss(logps, logps.detach(), advantages, mask, 0.2, 0.2, logps.detach(), 0.1)
+    loss, metrics = token_loss(logps, logps.detach(), advantages, mask, 0.2, 0.2, logps.detach(), 0.1)
     expected, _ = token_loss(clean, clean, advantages, mask, 0.2, 0.2, clean, 0.1)
     torch.testing.assert_close(loss.sum(), expected.sum())
     loss.sum().backward()
@@ -54,20 +54,20 @@ def test_masked_places_may_hold_anything() -> None:
 def test_the_kl_term_has_a_gradient_without_advantages() -> None:
     logps = torch.tensor([[-1.0, -2.0]], dtype=torch.float64, requires_grad=True)
     reference = torch.tensor([[-1.5, -1.0]]).double()
-    loss, figures = token_loss(
+    loss, metrics = token_loss(
         logps, logps.detach(), torch.zeros(1), torch.ones(1, 2).bool(), 0.2, 0.2, reference, beta=0.1
     )
     loss.sum().backward()
     assert logps.grad.abs().min() > 0
     d = (reference - logps).detach()
-    torch.testing.assert_close(figures["kl"], d.exp() - d - 1)
+    torch.testing.assert_close(metrics["kl"], d.exp() - d - 1)
 
 
 @given(st.lists(st.tuples(*[st.floats(-5, 0)] * 2, st.floats(-2, 2)), min_size=1, max_size=20), st.floats(0.05, 0.5))
 @settings(max_examples=60, deadline=None)
 def test_surrogate_equals_a_naive_loop(rows: list[tuple[float, float, float]], high: float) -> None:
     logps, behaviour, advantages = (torch.tensor(column, dtype=torch.float64) for column in zip(*rows, strict=True))
-    loss, figures = token_loss(
+    loss, metrics = token_loss(
         logps[:, None], behaviour[:, None], advantages, torch.ones(len(rows), 1).bool(), 0.2, high
     )
     for i, (logp, old, a) in enumerate(rows):

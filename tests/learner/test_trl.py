@@ -39,14 +39,14 @@ def test_loss_and_gradient_equal_trl(beta: float, tmp_path) -> None:
     reference = batch.behaviour_logps.double() + 0.1 * torch.randn(batch.behaviour_logps.shape).double()
 
     ours = score(model, batch, parse_estimator("full_bptt"), TEMPERATURE).logps
-    per_token, figures = token_loss(
+    per_token, metrics = token_loss(
         ours, batch.behaviour_logps, batch.advantages, batch.mask, 0.1, 0.28, reference, beta
     )
     loss = per_token.sum() / (len(samples) * LENGTH)
     loss.backward()
     mine = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
-    assert figures["clipped"][batch.mask].any()
+    assert metrics["clipped"][batch.mask].any()
 
     trainer = _trainer(model, tmp_path)
     trainer.beta = beta

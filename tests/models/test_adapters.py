@@ -5,7 +5,7 @@ import pytest
 from loop_rl.errors import UserError
 from loop_rl.models.adapters import adapted, adapted_layers
 from loop_rl.recipe.rl import LoraSection, Recipe
-from loop_rl.sizes.memory import estimate
+from loop_rl.sizes.memory import estimate_memory
 from loop_rl.training.trainer import Trainer
 from tests.families import tokenizer
 from tests.tiny import tiny_model
@@ -33,6 +33,6 @@ def test_refused_in_a_dry_run_and_at_the_start(lora, said, tmp_path):
     tiny_model(vocab_size=64).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
     recipe = Recipe.model_validate({"model": {"path": str(tmp_path)}, "lora": lora})
-    for function in (lambda: estimate(recipe), lambda: Trainer(recipe)):
+    for function in (lambda: estimate_memory(recipe), lambda: Trainer(recipe)):
         with pytest.raises(UserError, match=said):
             function()

@@ -131,7 +131,7 @@ def test_checkpointed_activations_give_the_same_gradients(loaded, reentrant):
 
 
 def test_checkpointing_stays_out_of_the_estimators(loaded, monkeypatch):
-    """Their products at the endpoint go through F again and again, which nothing may compute anew."""
+    """Their products at the endpoint go through F again and again, which nothing may compute again."""
     model = copy.deepcopy(loaded[0]).train()
     model.gradient_checkpointing_enable()
     rollouts = sample_groups(model, [[5, 6, 7]], Sampling(2, 5), [3])

@@ -20,7 +20,7 @@ from loop_rl.recipe.rl import Recipe
 from loop_rl.recipe.sft import SftRecipe
 from loop_rl.runs.checkpoints import save_checkpoint
 from loop_rl.sizes.inspect import inspect
-from loop_rl.sizes.memory import estimate
+from loop_rl.sizes.memory import estimate_memory
 from loop_rl.training.sft import sft
 from loop_rl.training.trainer import Trainer
 from tests.families import tokenizer as characters
@@ -165,7 +165,7 @@ def test_a_tokenizer_with_more_ids_than_the_embedding_has_rows(tmp_path):
     for function in (
         lambda: load_model(tmp_path),
         lambda: inspect(str(tmp_path), 1, 8, None, None),
-        lambda: estimate(recipe),
+        lambda: estimate_memory(recipe),
         lambda: Trainer(recipe),
         lambda: run_eval(str(tmp_path), [], [], out=str(tmp_path / "out"), progress=False),
         lambda: sft(SftRecipe.model_validate({"model": {"path": str(tmp_path)}, "run": {"folder": str(tmp_path)}})),

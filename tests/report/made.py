@@ -9,14 +9,14 @@ from pathlib import Path
 
 import yaml
 
-from loop_rl.evaluation.record import write_rows
+from loop_rl.evaluation.record import write_samples
 from loop_rl.recipe.rl import Recipe
-from loop_rl.report import Row, read_runs
+from loop_rl.report import ComparisonRow, read_runs
 from loop_rl.report import comparison as compare_runs
 from loop_rl.report import plot as plot_runs
 
 
-def comparison(folders: Sequence[Path], baseline: str | None = None) -> list[Row]:
+def comparison(folders: Sequence[Path], baseline: str | None = None) -> list[ComparisonRow]:
     return compare_runs(read_runs(folders)[0], baseline)
 
 
@@ -70,7 +70,7 @@ def answer(run: Path, step: int, right: dict[str, int], samples: int = 4) -> Non
         for sample in range(samples)
     ]
     file = f"evals/step_{step}.parquet"
-    write_rows(run / file, rows)
+    write_samples(run / file, rows)
     shares = [count / samples for count in right.values()]
     row = {"step": step, "data": "arithmetic", "pass@1": statistics.fmean(shares), "samples": samples, "file": file}
     row |= {"questions": len(right), "stderr": statistics.stdev(shares) / math.sqrt(len(shares))}

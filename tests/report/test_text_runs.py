@@ -1,4 +1,4 @@
-"""The table of runs that train on text against figures worked out by hand."""
+"""The table of runs that train on text against numbers worked out by hand."""
 
 import csv
 import io

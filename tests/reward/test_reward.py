@@ -14,7 +14,7 @@ from loop_rl.data import Example
 from loop_rl.errors import UserError
 from loop_rl.evaluation import LocalScorer, Reward, RewardSpec, load_reward, reward_spec
 from loop_rl.recipe.rl import DataSection, RewardSection
-from loop_rl.reward.function import RewardError, check_columns, score
+from loop_rl.reward.function import RewardError, call_reward, check_columns
 from rewards.gsm8k import gsm8k_reward, gsm8k_strict_reward
 from tests.reward import toy_rewards
 
@@ -39,7 +39,7 @@ EXAMPLES = [Example("p", "7", 0, {"level": 2}), Example("q", "8", 1, {"level": 5
 )
 def test_bad_rewards_are_errors_and_not_zeros(returned, message):
     with pytest.raises(UserError, match=message):
-        score(lambda **columns: returned, EXAMPLES, ["a", "b"], [[1], [2]])
+        call_reward(lambda **columns: returned, EXAMPLES, ["a", "b"], [[1], [2]])
 
 
 @pytest.mark.parametrize("error", [KeyError("solution"), SystemExit(0), GeneratorExit(), asyncio.CancelledError()])
@@ -50,7 +50,7 @@ def test_a_failing_reward_function_is_named(error):
     with pytest.raises(
         UserError, match=r"broken failed at .*:\d+ \((KeyError: 'solution'|SystemExit: 0|\w+:)\); no reward was made up"
     ):
-        score(broken, EXAMPLES[:1], ["a"], [[1]])
+        call_reward(broken, EXAMPLES[:1], ["a"], [[1]])
 
 
 def test_a_function_that_ends_its_process_fails_with_its_row_and_its_forks_may_end(tmp_path):
@@ -65,7 +65,7 @@ def test_a_function_that_ends_its_process_fails_with_its_row_and_its_forks_may_e
 
     before = os._exit
     with pytest.raises(RewardError, match=r"leaving failed at .*it called os._exit\(0\)\); no reward") as raised:
-        score(leaving, EXAMPLES, ["a", "b"], [[1], [2]])
+        call_reward(leaving, EXAMPLES, ["a", "b"], [[1], [2]])
     assert "the row: " in raised.value.details and "completion 'b'" in raised.value.details
     assert os._exit is before
 
@@ -84,7 +84,7 @@ def test_a_failing_function_is_told_briefly_whatever_its_message(error, cause):
         raise error
 
     with pytest.raises(RewardError, match=cause) as raised:
-        score(broken, EXAMPLES[:1], ["a"], [[1]])
+        call_reward(broken, EXAMPLES[:1], ["a"], [[1]])
     assert len(str(raised.value)) < 1000
     assert len(raised.value.details) < 25_000
 
@@ -95,7 +95,7 @@ def test_an_async_function_is_refused_without_a_warning_behind_it():
         return [0.0] * len(completions)
 
     with pytest.raises(UserError, match="later is async.* plain def"):
-        score(later, EXAMPLES, ["a", "b"], [[1], [2]])
+        call_reward(later, EXAMPLES, ["a", "b"], [[1], [2]])
     gc.collect()
 
 
@@ -109,7 +109,7 @@ def test_a_function_changes_nothing_for_the_process(tmp_path):
         torch.set_grad_enabled(False)
         yield from [0.0] * len(completions)
 
-    assert score(meddles, EXAMPLES, ["a", "b"], [[1], [2]])[0] == [0.0, 0.0]
+    assert call_reward(meddles, EXAMPLES, ["a", "b"], [[1], [2]])[0] == [0.0, 0.0]
     assert (os.getcwd(), sys.stdout, torch.get_default_dtype(), torch.is_grad_enabled()) == before
 
 
@@ -128,7 +128,7 @@ def test_reasons_can_be_stored():
         log_extra("reason", ["\ud800", 5])
         return [0.0, 0.0]
 
-    assert score(says, EXAMPLES, ["a", "b"], [[1], [2]])[1] == ["\\ud800", "5"]
+    assert call_reward(says, EXAMPLES, ["a", "b"], [[1], [2]])[1] == ["\\ud800", "5"]
 
 
 def test_columns_and_logs_are_passed_by_name_to_those_who_take_them():
@@ -145,9 +145,9 @@ def test_columns_and_logs_are_passed_by_name_to_those_who_take_them():
         columns["log_extra"]("reason", ["wrong", "wrong: late"])
         return [0, None]
 
-    assert score(named, EXAMPLES, ["a", "b"], [[1], [2]]) == ([0.0, 0.0], None)
+    assert call_reward(named, EXAMPLES, ["a", "b"], [[1], [2]]) == ([0.0, 0.0], None)
     assert seen["named"] == [2, 5]
-    assert score(anything, EXAMPLES, ["a", "b"], [[1], [2]]) == ([0.0, None], ["wrong", "wrong: late"])
+    assert call_reward(anything, EXAMPLES, ["a", "b"], [[1], [2]]) == ([0.0, None], ["wrong", "wrong: late"])
     assert seen["anything"]["answer"] == ["7", "8"] and seen["anything"]["level"] == [2, 5]
     assert seen["anything"]["prompts"] == ["p", "q"] and seen["anything"]["completion_ids"] == [[1], [2]]
 
@@ -156,7 +156,7 @@ def test_columns_and_logs_are_passed_by_name_to_those_who_take_them():
         return [0.0, 0.0]
 
     with pytest.raises(UserError, match="1 reasons for 2"):
-        score(short, EXAMPLES, ["a", "b"], [[1], [2]])
+        call_reward(short, EXAMPLES, ["a", "b"], [[1], [2]])
 
 
 def test_a_column_that_is_not_there_is_named_before_anything_is_sampled():

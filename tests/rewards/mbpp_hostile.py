@@ -166,7 +166,7 @@ LYING = {
         "        except OSError: pass\n    os._exit(0)",
         "wrong: its process ended",
     ),
-    "an end that is dear to read": (
+    "an end that is expensive to read": (
         "import os, marshal\nout = marshal.dumps({n * (2**61 - 1) for n in range(10**4)}, 2)\ndef f(n):\n"
         "    for fd in range(3, 64):\n        try:\n"
         "            for kind in b'V' * 5 + b'E': os.write(fd, bytes([kind]) + len(out).to_bytes(4, 'little') + out)\n"

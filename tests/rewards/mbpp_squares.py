@@ -10,7 +10,7 @@ import pytest
 from rewards import mbpp_plus
 from rewards.code.scoring import shared
 from rewards.sandbox.launch import Bubblewrap, Plain, bubblewraps
-from rewards.sandbox.pool import Pool
+from rewards.sandbox.pool import SandboxPool
 from rewards.sandbox.worker import SandboxError
 
 MODES = ("bubblewrap", "plain")
@@ -35,21 +35,21 @@ def write_tasks(folder: Path, rows: Sequence[dict] = ROWS) -> Path:
     return path
 
 
-def make_pool(mode: str, folder: Path, workers: int = 2) -> Pool:
+def make_pool(mode: str, folder: Path, workers: int = 2) -> SandboxPool:
     """A pool of this mode; skips the test where the machine has no bubblewrap that works."""
     if mode == "plain":
-        return Pool(Plain(folder), workers)
+        return SandboxPool(Plain(folder), workers)
     programs = bubblewraps()
     if not programs:
         pytest.skip("bubblewrap is not installed")
     try:
-        return Pool(Bubblewrap(programs[0]), workers)
+        return SandboxPool(Bubblewrap(programs[0]), workers)
     except (OSError, SandboxError) as error:
         pytest.skip(f"bubblewrap does not work here: {error}")
 
 
 @contextlib.contextmanager
-def scoring(mode: str, folder: Path, workers: int = 2) -> Iterator[Pool]:
+def scoring(mode: str, folder: Path, workers: int = 2) -> Iterator[SandboxPool]:
     """Let the reward use a sandbox of this mode, the tasks in `folder`, and a cache in it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOP_RL_CACHE", str(folder / "cache"))

@@ -28,8 +28,9 @@ def test_long_outputs_are_compared_by_digest(mode, tmp_path):
 
 def test_expected_outputs_are_made_once_and_kept(tmp_path, monkeypatch, capsys):
     made = []
-    original = mbpp_expected.make
-    monkeypatch.setattr(mbpp_expected, "make", lambda task, worker: made.append(task.task_id) or original(task, worker))
+    original = mbpp_expected.make_expected
+    recorded = lambda task, worker: made.append(task.task_id) or original(task, worker)  # noqa: E731
+    monkeypatch.setattr(mbpp_expected, "make_expected", recorded)
     for _ in range(2):
         with scoring("plain", tmp_path):
             assert score([RIGHT] * 8) == [(1.0, "correct")] * 8

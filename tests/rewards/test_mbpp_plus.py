@@ -15,7 +15,7 @@ from rewards.code import expected as mbpp_expected
 from rewards.code.scoring import shared
 from rewards.code.tasks import FILE_NAMES, load_tasks
 from rewards.sandbox import pool as pools
-from rewards.sandbox.pool import Pool
+from rewards.sandbox.pool import SandboxPool
 from rewards.sandbox.worker import Ending, Limits, SandboxError, Worker
 from tests.rewards.mbpp_squares import MODES, ROWS, SQUARES, make_pool, row, score, scoring, write_tasks
 
@@ -131,7 +131,7 @@ def test_a_program_sees_an_environment_of_ours_and_no_open_files(sandbox, monkey
     )
     try:
         mbpp_plus.close()
-        shared.pool = Pool(sandbox._launcher)
+        shared.pool = SandboxPool(sandbox._launcher)
         assert score([secrets]) == [(1.0, "correct")]
     finally:
         os.close(read)
@@ -276,7 +276,7 @@ def test_without_bubblewrap_the_line_says_so(bwrap, told, tmp_path, monkeypatch)
         (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{bwrap}\n")
         (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setattr(pools, "bubblewraps", lambda: [str(tmp_path / "bwrap")] if bwrap else [])
-    pool = Pool(workers=1)
+    pool = SandboxPool(workers=1)
     try:
         assert told in pool.line
         assert "seccomp" in pool.line
@@ -285,7 +285,7 @@ def test_without_bubblewrap_the_line_says_so(bwrap, told, tmp_path, monkeypatch)
 
 
 def test_without_landlock_the_line_says_what_is_not_protected(tmp_path):
-    pool = Pool(pools.Plain(tmp_path, landlock=False), workers=1)
+    pool = SandboxPool(pools.Plain(tmp_path, landlock=False), workers=1)
     pool.close()
     assert "NOT kept from reading this user's files and memory or writing this user's files" in pool.line
 
@@ -313,7 +313,7 @@ def test_canonical_solutions_pass(mode, tmp_path):
 def test_other_systems_are_refused(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(RuntimeError, match="^programs can be contained on Linux only, not on darwin$"):
-        Pool()
+        SandboxPool()
 
 
 def test_a_closed_pool_takes_nothing(tmp_path):

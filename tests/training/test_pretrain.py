@@ -21,7 +21,7 @@ from loop_rl.runs.checkpoints import latest_checkpoint
 from loop_rl.training import pretrain as module
 from loop_rl.training import text as text_trainer
 from loop_rl.training.pretrain import Pretrainer, pretrain, truncated_loss
-from loop_rl.training.text import load_tokenizer, make_optimizer
+from loop_rl.training.text import data_tokenizer, make_text_optimizer
 
 EXACT = 1e-10  # of float64: some thousand roundings, of gradients that partly cancel
 SIZES = dict(hidden_size=32, intermediate_size=48, num_attention_heads=2, num_key_value_heads=1, head_dim=16)
@@ -203,7 +203,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 
 def test_decay_is_on_matrices_only(tmp_path):
     trainer = Pretrainer(recipe_for(tmp_path))
-    decayed, rest = make_optimizer(trainer.model, trainer.recipe.optim).param_groups
+    decayed, rest = make_text_optimizer(trainer.model, trainer.recipe.optim).param_groups
     assert decayed["weight_decay"] == 0.1 and all(p.dim() >= 2 for p in decayed["params"])
     assert rest["weight_decay"] == 0.0 and all(p.dim() < 2 for p in rest["params"])
     assert len(decayed["params"]) + len(rest["params"]) == len(list(trainer.model.parameters()))
@@ -232,7 +232,7 @@ def test_refusals(tmp_path):
 def test_the_shipped_recipe_loads():
     recipe = load_recipe("pretrain_embedded", schema=PretrainRecipe)
     assert recipe.run.name == "pretrain_embedded"
-    assert load_tokenizer(recipe.data.tokenizer).vocab_size <= recipe.model.vocab_size
+    assert data_tokenizer(recipe.data.tokenizer).vocab_size <= recipe.model.vocab_size
     assert 1 < recipe.prior.mean < recipe.prior.cap
     assert recipe.data.length <= recipe.model.max_position_embeddings
 
@@ -261,7 +261,7 @@ def test_what_is_no_fault_of_the_checkpoint_is_not_blamed_on_it(tmp_path, monkey
 
 
 def test_a_model_without_a_depth_is_made_at_the_prior_s_mean(tmp_path):
-    tokenizer = load_tokenizer("embedded")
+    tokenizer = data_tokenizer("embedded")
     for prior, depth in (({"mean": 4.4}, 4), ({"name": "fixed", "mean": 7.0}, 7), ({"name": "uniform"}, 4)):
         recipe = recipe_for(tmp_path, model={"depth": None}, prior=prior)
         assert module.make_config(recipe, tokenizer).depth == depth

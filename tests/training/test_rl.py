@@ -24,7 +24,7 @@ from transformers import AutoTokenizer
 
 from loop_rl.data.prompts import all_prompt_ids
 from loop_rl.errors import UserError
-from loop_rl.evaluation import Scores
+from loop_rl.evaluation import Rewards
 from loop_rl.learner.batch import samples_of
 from loop_rl.learner.update import trained_weights
 from loop_rl.models.loading import EMBEDDED, load_model
@@ -325,9 +325,9 @@ def test_several_rewards_on_several_sets(ray_instance, model_folder: Path, tmp_p
     assert f"reward/{here}:reward_of_odd_lengths" in table.column_names
 
 
-def test_what_is_not_scored_is_in_no_figure_and_a_group_without_scores_has_no_signal() -> None:
+def test_what_is_not_scored_is_in_no_metric_and_a_group_without_scores_has_no_signal() -> None:
     values = [[1.0, None, 0.0, 0.0], [None] * 4, [1.0, 1.0, None, 1.0]]
-    scores = [Scores(group, {"x": group}, [None] * 4, [None] * 4, 0.0) for group in values]
+    scores = [Rewards(group, {"x": group}, [None] * 4, [None] * 4, 0.0) for group in values]
     completion = SimpleNamespace(token_ids=[1, 2], finish_reason="stop", mean_depth=4.0)
     rollouts = [SimpleNamespace(completions=[completion] * 4, version=0)] * 3
     rewards = reward_matrix(values)

@@ -111,10 +111,10 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(whole, recipe_for, monkeypa
     recipe, learn = recipe_for("run.max_steps=3"), Trainer.learn
 
     def filling(self, *arguments):
-        figures = learn(self, *arguments)
+        metrics = learn(self, *arguments)
         if self.step == 2:  # completions and metrics, or with more room the checkpoint, are what doesn't fit
             stack.enter_context(full_disk(size))
-        return figures
+        return metrics
 
     with contextlib.ExitStack() as stack, monkeypatch.context() as patch, pytest.raises(UserError) as error:
         patch.setattr(Trainer, "learn", filling)

@@ -1,12 +1,12 @@
 """AQuA: algebra questions with five options; the answer is a letter. A folder needs only the held-out part."""
 
-from loop_rl.data.examples import Fields, Row, text_of, value_of
+from loop_rl.data.examples import Fields, Row, column_of, text_of
 from loop_rl.data.named.description import Hub, NamedSet
 from loop_rl.errors import UserError
 
 
 def _fields(row: Row) -> Fields:
-    options = value_of(row, "options")
+    options = column_of(row, "options")
     if not isinstance(options, list) or not options or not all(isinstance(option, str) for option in options):
         raise UserError(f"{row.place}: options must be a list of texts, got {str(options)[:40]!r}")
     return Fields(text_of(row, "question").strip(), text_of(row, "correct").strip(), {"options": options})

@@ -1,12 +1,12 @@
 """MATH500: 500 competition problems with LaTeX answers. All of them are held out; there is nothing to train on."""
 
-from loop_rl.data.examples import Fields, Row, answer_of, text_of, value_of
+from loop_rl.data.examples import Fields, Row, answer_of, column_of, text_of
 from loop_rl.data.named.description import Hub, NamedSet
 from loop_rl.errors import UserError
 
 
 def _fields(row: Row) -> Fields:
-    level = value_of(row, "level")
+    level = column_of(row, "level")
     if not isinstance(level, int) or isinstance(level, bool):
         raise UserError(f"{row.place}: level must be an integer, got {str(level)[:40]!r}")
     columns = {"level": level, "subject": text_of(row, "subject"), "unique_id": text_of(row, "unique_id")}

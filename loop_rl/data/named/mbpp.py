@@ -4,7 +4,7 @@
 left aside.
 """
 
-from loop_rl.data.examples import Fields, Row, text_of, value_of
+from loop_rl.data.examples import Fields, Row, column_of, text_of
 from loop_rl.data.named.description import Halves, Hub, NamedSet, Parts
 from loop_rl.data.named.mbpp_plus import TEMPLATE
 from loop_rl.errors import UserError
@@ -14,7 +14,7 @@ TEST = range(11, 511)
 
 
 def _fields(row: Row) -> Fields:
-    number, tests = value_of(row, "task_id"), value_of(row, "test_list")
+    number, tests = column_of(row, "task_id"), column_of(row, "test_list")
     if not isinstance(number, int) or isinstance(number, bool):
         raise UserError(f"{row.place}: task_id must be an integer, got {str(number)[:40]!r}")
     if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):

@@ -69,7 +69,7 @@ class TruncatedBPTT(Estimator):
         return f"truncated_bptt{self.back}"
 
     @property
-    def least_depth(self) -> int:
+    def min_depth(self) -> int:
         return self.back
 
     def window(self, depth: int) -> int:

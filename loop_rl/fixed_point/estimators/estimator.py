@@ -46,7 +46,7 @@ class Estimator(ABC):
         return 0
 
     @property
-    def least_depth(self) -> int:
+    def min_depth(self) -> int:
         """Recurrences that a pass has to have."""
         return 1
 

@@ -1,7 +1,7 @@
 """Released looped checkpoints: Huginn, the Recurrent retrofits, Ouro and Parcae, read into our one model and back."""
 
 from loop_rl.models.families.load import FAMILIES, find_family, load_checkpoint, looped_config, read_config
-from loop_rl.models.families.save import family_state, save_checkpoint
+from loop_rl.models.families.save import family_state, save_family_checkpoint
 
 __all__ = [
     "FAMILIES",
@@ -10,5 +10,5 @@ __all__ = [
     "load_checkpoint",
     "looped_config",
     "read_config",
-    "save_checkpoint",
+    "save_family_checkpoint",
 ]

@@ -29,7 +29,7 @@ def family_state(model: LoopedForCausalLM) -> dict[str, Tensor]:
     return {**state, **family.computed(model.config)}
 
 
-def save_checkpoint(model: LoopedForCausalLM, folder: str | Path, max_shard_size: int | str = "5GB") -> None:
+def save_family_checkpoint(model: LoopedForCausalLM, folder: str | Path, max_shard_size: int | str = "5GB") -> None:
     """Write config.json, generation_config.json and safetensors in the family's layout.
 
     config.json is the one that was loaded, with the model's depth. Tokenizer files and the family's own code, which

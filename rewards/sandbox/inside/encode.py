@@ -33,7 +33,7 @@ def encode(value: object) -> tuple[bytes, bytes]:
 
 
 def _digest(parts: list[bytes], rest: object) -> bytes:
-    from hashlib import blake2b  # dear to import, seldom needed
+    from hashlib import blake2b  # expensive to import, seldom needed
 
     digest = blake2b(digest_size=32)
     while parts:
@@ -73,7 +73,7 @@ def _plain(value: object, depth: int = 0) -> object:
             return base(_plain(item, depth) for item in base.__iter__(value))
     if issubclass(kind, dict):
         return {_plain(key, depth): _plain(item, depth) for key, item in dict.items(value)}
-    from collections.abc import ItemsView, Iterator, KeysView, ValuesView  # dear to import, seldom needed
+    from collections.abc import ItemsView, Iterator, KeysView, ValuesView  # expensive to import, seldom needed
 
     if isinstance(value, KeysView | ItemsView):  # they equal sets
         return {_plain(item, depth) for item in value}

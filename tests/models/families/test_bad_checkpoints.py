@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from loop_rl.errors import UserError
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.families import load_checkpoint, looped_config, save_checkpoint
+from loop_rl.models.families import load_checkpoint, looped_config, save_family_checkpoint
 from tests.models.families.synthetic import CHECKPOINTS, LLAMA3
 from tests.tiny import tiny_model
 
@@ -187,7 +187,7 @@ class TestFiles:
 
     @pytest.fixture
     def shards(self, folder, tmp_path):
-        save_checkpoint(load_checkpoint(folder), tmp_path / "shards", max_shard_size=20_000)
+        save_family_checkpoint(load_checkpoint(folder), tmp_path / "shards", max_shard_size=20_000)
         return tmp_path / "shards"
 
     def index(self, shards, change):
@@ -281,4 +281,4 @@ def test_our_own_layout_is_as_strict(tmp_path):
     save_file({key: value for key, value in tensors.items() if key != "model.norm.weight"}, file, {"format": "pt"})
     assert "1 missing keys, such as model.norm.weight" in refused(tmp_path)
     with pytest.raises(UserError, match="not loaded from a released family"):
-        save_checkpoint(model, tmp_path / "out")
+        save_family_checkpoint(model, tmp_path / "out")

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from loop_rl.models import LoopedForCausalLM
-from loop_rl.models.families import load_checkpoint, looped_config, read_config, save_checkpoint
+from loop_rl.models.families import load_checkpoint, looped_config, read_config, save_family_checkpoint
 from loop_rl.models.rope import llama3_scaled
 from tests.models.families import naive
 from tests.models.families.synthetic import CHECKPOINTS, LLAMA3, VOCABULARY
@@ -54,7 +54,7 @@ def test_exit_distribution_equals_the_naive_one(tmp_path):
 def test_a_reference_is_written_back_bit_for_bit(folder, tmp_path):
     if not REFERENCES.is_dir():
         pytest.skip(f"no reference checkpoints in {REFERENCES}")
-    save_checkpoint(load_checkpoint(REFERENCES / folder), tmp_path)
+    save_family_checkpoint(load_checkpoint(REFERENCES / folder), tmp_path)
     before, after = (load_file(place / "model.safetensors") for place in (REFERENCES / folder, tmp_path))
     assert before.keys() == after.keys()
     for key, value in before.items():
@@ -71,7 +71,7 @@ def test_there_and_back_and_our_own_layout_keep_every_bit(name, dtype, tmp_path)
     checkpoint = CHECKPOINTS[name]()
     model = load_checkpoint(checkpoint.write(tmp_path / "theirs"), dtype)
     assert model.dtype == dtype and not model.training
-    save_checkpoint(model, tmp_path / "back")
+    save_family_checkpoint(model, tmp_path / "back")
     back = load_file(tmp_path / "back" / "model.safetensors")
     assert back.keys() == checkpoint.tensors.keys()
     for key, value in checkpoint.tensors.items():
@@ -88,14 +88,14 @@ def test_there_and_back_and_our_own_layout_keep_every_bit(name, dtype, tmp_path)
         assert torch.equal(again(row(5)[None]).logits, model(row(5)[None]).logits)
     assert all(state.keys() == states[0].keys() for state in states)
     assert all(torch.equal(state[key], value) for state in states for key, value in states[0].items())
-    save_checkpoint(again, tmp_path / "once_more")
+    save_family_checkpoint(again, tmp_path / "once_more")
     assert all(torch.equal(v, back[k]) for k, v in load_file(tmp_path / "once_more" / "model.safetensors").items())
 
 
 def test_shards_and_bin_give_the_same_model(name, tmp_path):
     checkpoint = CHECKPOINTS[name]()
     model = load_checkpoint(checkpoint.write(tmp_path / "whole"))
-    save_checkpoint(model, tmp_path / "shards", max_shard_size=20_000)
+    save_family_checkpoint(model, tmp_path / "shards", max_shard_size=20_000)
     assert (tmp_path / "shards" / "model.safetensors.index.json").is_file()
     pickled = tmp_path / "pickled"
     pickled.mkdir()
@@ -111,7 +111,7 @@ def test_depth_is_the_one_thing_that_saving_changes_in_the_config(tmp_path):
         checkpoint = CHECKPOINTS[name]()
         model = load_checkpoint(checkpoint.write(tmp_path / name))
         model.config.depth = 9
-        save_checkpoint(model, tmp_path / "deeper")
+        save_family_checkpoint(model, tmp_path / "deeper")
         deeper = load_checkpoint(tmp_path / "deeper")
         assert deeper.config.depth == 9
         assert deeper.config.checkpoint_config == checkpoint.raw | {key: 9}
@@ -173,5 +173,5 @@ def test_rope_as_transformers_5_writes_it(name):
 def test_paths_as_text(tmp_path):
     folder = CHECKPOINTS["huginn"]().write(tmp_path / "there")
     model = load_checkpoint(str(folder))
-    save_checkpoint(model, str(tmp_path / "back"))
+    save_family_checkpoint(model, str(tmp_path / "back"))
     assert read_config(str(tmp_path / "back")).depth == read_config(folder / "config.json").depth

@@ -1,4 +1,4 @@
-"""Figures of samples against the enumeration of every draw, and the breakdown against the whole."""
+"""Metrics of samples against the enumeration of every draw, and the breakdown against the whole."""
 
 import itertools
 import random
@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from loop_rl.evaluation.figures import breakdown, figures, powers_of_two
+from loop_rl.evaluation.metrics import breakdown, metrics_of, powers_of_two
 
 
 def row(reward, reason="wrong", finish="stop", depth=6.0, **columns):
@@ -31,7 +31,7 @@ def make_rows(seed=0, questions=6, samples=8):
 
 def test_pass_at_k_is_the_mean_of_every_draw_of_k_samples():
     rows = make_rows()
-    found = figures(rows, 8)
+    found = metrics_of(rows, 8)
     assert list(found.passes) == [1, 2, 4, 8]
     for k, (mean, error) in found.passes.items():
         shares = []
@@ -44,30 +44,30 @@ def test_pass_at_k_is_the_mean_of_every_draw_of_k_samples():
 
 def test_what_is_not_scored_is_in_no_mean():
     rows = [row(1.0), row(None, "not scored: too long"), row(0.0), row(0.0), *[row(None, None)] * 4]
-    found = figures(rows, 4)
+    found = metrics_of(rows, 4)
     assert found.passes[1][0] == pytest.approx(1 / 3)
     assert found.passes[2][0] == pytest.approx(2 / 3)  # two of the three draws of 2 hold the correct one
     assert found.passes[4] == (None, None)  # no question has 4 scored samples
     assert (found.reward, found.not_scored, found.questions) == (pytest.approx(1 / 3), 5, 2)
-    assert figures([row(None)] * 2, 2).passes == {1: (None, None), 2: (None, None)}
+    assert metrics_of([row(None)] * 2, 2).passes == {1: (None, None), 2: (None, None)}
 
 
 def test_shares_of_what_went_wrong():
     rows = [row(0.0, "no answer"), row(0.0, "no answer: no box", "length"), row(1.0, "correct"), row(0.0)]
-    found = figures(rows, 2)
+    found = metrics_of(rows, 2)
     assert (found.no_answer, found.truncated) == (0.5, 0.25)
-    assert figures([row(0.0, None)] * 2, 2).no_answer is None
-    assert figures([row(0.0, depth=3.0), row(1.0, depth=4.5)], 2).mean_depth == 3.75
+    assert metrics_of([row(0.0, None)] * 2, 2).no_answer is None
+    assert metrics_of([row(0.0, depth=3.0), row(1.0, depth=4.5)], 2).mean_depth == 3.75
 
 
-def test_the_breakdown_is_the_figures_of_each_part():
+def test_the_breakdown_is_the_metrics_of_each_part():
     rows = make_rows()
     parts = breakdown(rows, 8)
     assert list(parts) == ["level", "subject"]
-    assert parts["subject"] == {"Algebra": figures(rows, 8)}
+    assert parts["subject"] == {"Algebra": metrics_of(rows, 8)}
     assert list(parts["level"]) == ["1", "2"]
     weighted = statistics.fmean(parts["level"][level].passes[1][0] for level in "12")
-    assert weighted == pytest.approx(figures(rows, 8).passes[1][0])  # three questions each
+    assert weighted == pytest.approx(metrics_of(rows, 8).passes[1][0])  # three questions each
     assert breakdown([row(1.0)], 1) == breakdown([], 1) == {}
 
 
@@ -79,7 +79,7 @@ def test_questions_without_a_column_are_in_no_part():
 
 
 def test_rewards_near_the_largest_float_have_a_mean():
-    assert figures([row(1e308), row(1e308), row(-1e308), row(1e308)], 1).reward == pytest.approx(5e307)
+    assert metrics_of([row(1e308), row(1e308), row(-1e308), row(1e308)], 1).reward == pytest.approx(5e307)
 
 
 def test_powers_of_two():

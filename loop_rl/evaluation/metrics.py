@@ -18,7 +18,7 @@ NO_ANSWER = "no answer"
 
 
 @dataclasses.dataclass(frozen=True)
-class Figures:
+class EvalMetrics:
     """Metrics of some questions' samples.
 
     passes: by k (1 and the powers of two up to the samples of a question), the mean of pass@k over the questions that
@@ -37,7 +37,7 @@ class Figures:
     mean_depth: float
 
 
-def figures(rows: Sequence[dict[str, Any]], samples: int) -> Figures:
+def metrics_of(rows: Sequence[dict[str, Any]], samples: int) -> EvalMetrics:
     """The metrics of rows as evaluate makes them: `samples` of each question, one question after another."""
     counts = []
     for start in range(0, len(rows), samples):
@@ -49,7 +49,7 @@ def figures(rows: Sequence[dict[str, Any]], samples: int) -> Figures:
     }
     rewards = [row["reward"] for row in rows if row["reward"] is not None]
     reasons = [row["reason"] for row in rows if row["reason"] is not None]
-    return Figures(
+    return EvalMetrics(
         passes=passes,
         reward=math.fsum(reward / len(rewards) for reward in rewards) if rewards else None,
         questions=len(counts),
@@ -65,13 +65,13 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None
     return found.mean, found.error
 
 
-def breakdown(rows: Sequence[dict[str, Any]], samples: int) -> dict[str, dict[str, Figures]]:
+def breakdown(rows: Sequence[dict[str, Any]], samples: int) -> dict[str, dict[str, EvalMetrics]]:
     """The metrics of each level and each subject that rows have; values in order, numbers before words."""
-    parts: dict[str, dict[str, Figures]] = {}
+    parts: dict[str, dict[str, EvalMetrics]] = {}
     for column in BREAKDOWNS:
         values = sorted({row[column] for row in rows if row.get(column) is not None}, key=_in_order)
         if values:
-            parts[column] = {v: figures([row for row in rows if row.get(column) == v], samples) for v in values}
+            parts[column] = {v: metrics_of([row for row in rows if row.get(column) == v], samples) for v in values}
     return parts
 
 
