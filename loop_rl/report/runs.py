@@ -1,4 +1,4 @@
-"""RunLog folders read back: recipe.yaml, metrics.jsonl, evals.jsonl, also of runs that are damaged or still going.
+"""Run folders read back: recipe.yaml, metrics.jsonl, evals.jsonl, also of runs that are damaged or still going.
 
 What can't be read is named, as a note of its run or as a folder that is left out; the rest is reported.
 """
