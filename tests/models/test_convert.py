@@ -124,7 +124,7 @@ def test_a_conversion_that_fails_leaves_nothing(tmp_path, monkeypatch):
         (folder / "config.json").write_text("{}")
         raise OSError(28, "No space left on device", "model.safetensors")
 
-    monkeypatch.setattr(converting, "save_checkpoint", full)
+    monkeypatch.setattr(converting, "save_family_checkpoint", full)
     assert main(["convert", str(source), str(tmp_path / "made" / "back"), "--layout", "family"]) == 2
     assert list((tmp_path / "made").iterdir()) == []
 
