@@ -120,7 +120,7 @@ def cases() -> dict[str, dict]:
         ("both_fail", [2, 2], "loop-rl: a recipe that all ranks refuse"),
         ("other_fails", [1, 1], "ValueError: a bug"),
         ("fails_in_a_collective", [2, 2], "loop-rl: out of memory on one rank"),
-        ("other_is_killed", [2, -signal.SIGKILL], "loop-rl: lost another rank (Connection closed)"),
+        ("other_is_killed", [2, -signal.SIGKILL], "loop-rl: lost another rank (Connection "),  # or reset
         ("other_is_asked_to_stop", [130, 130], "loop-rl: interrupted; go on with --resume"),
     ],
 )
