@@ -47,7 +47,7 @@ def positive(text: str) -> int:
 
 def recurrences(text: str) -> int:
     """A depth that a forward pass may have."""
-    from loop_rl.recipe.rl import MAX_DEPTH
+    from loop_rl.recipe.sections import MAX_DEPTH
 
     value = _integer(text, 1)
     if value > MAX_DEPTH:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from loop_rl.data import Example, Splits, default_stop, load_dataset
 from loop_rl.data.prompts import all_prompt_ids
 from loop_rl.errors import UserError
-from loop_rl.recipe.rl import DataSection, Recipe, RewardSection
+from loop_rl.recipe.reward import RewardSection
+from loop_rl.recipe.rl import DataSection, Recipe
 from loop_rl.reward.reward import Reward, RewardSpec, reward_spec
 
 if TYPE_CHECKING:

@@ -12,11 +12,10 @@ import yaml
 from loop_rl.errors import UserError
 from loop_rl.recipe.distill import DistillRecipe
 from loop_rl.recipe.pretrain import PretrainRecipe
-from loop_rl.recipe.reading import parse_yaml
-from loop_rl.recipe.rl import Recipe, load_recipe, recipes_folder
+from loop_rl.recipe.reading import parse_yaml, recipes_folder
+from loop_rl.recipe.rl import Recipe, load_recipe
+from loop_rl.recipe.sections import AnyRecipe
 from loop_rl.recipe.sft import SftRecipe
-
-AnyRecipe = Recipe | PretrainRecipe | DistillRecipe | SftRecipe
 
 SCHEMAS: dict[str, type[AnyRecipe]] = {
     "train": Recipe,

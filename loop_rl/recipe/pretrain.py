@@ -2,11 +2,10 @@
 
 from typing import Literal
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
-from loop_rl.recipe.reading import folder_name
-from loop_rl.recipe.rl import MAX_DEPTH, MAX_WEIGHT, AdamWSection, Section
+from loop_rl.recipe.reading import Section, folder_name
+from loop_rl.recipe.sections import MAX_DEPTH, MAX_WEIGHT, AdamWSection, AnyRecipe
 
 RewardForm = Literal["inverse_perplexity", "ce", "log_ce", "exp_ce"]
 
@@ -115,7 +114,7 @@ class PretrainRunSection(Section):
         return folder_name(name)
 
 
-class PretrainRecipe(Section):
+class PretrainRecipe(AnyRecipe):
     """Everything that decides a pretraining run. `PretrainRecipe()` is valid: the embedded model on arithmetic."""
 
     model: PretrainModelSection = Field(PretrainModelSection(), description="The model that is made.")
@@ -124,7 +123,3 @@ class PretrainRecipe(Section):
     optim: PretrainOptimSection = Field(PretrainOptimSection(), description="Optimizer and its schedule.")
     train: PretrainTrainSection = Field(PretrainTrainSection(), description="Batches, length and checkpoints.")
     run: PretrainRunSection = Field(PretrainRunSection(), description="Where the run is kept.")
-
-    def dump_yaml(self) -> str:
-        """The resolved recipe, every key written out; load_recipe reads it back to an equal one."""
-        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)

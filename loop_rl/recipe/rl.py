@@ -5,129 +5,43 @@ Keys that TRL's GRPOConfig also has carry its name and meaning.
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
-from loop_rl.data.names import is_known, unknown_name
 from loop_rl.errors import UserError
-from loop_rl.recipe.reading import Schema, Section, folder_name, read_recipe, recipes_folder
+from loop_rl.recipe.reading import Schema, Section, read_recipe
+from loop_rl.recipe.reward import RewardSection
+from loop_rl.recipe.sections import (
+    MAX_DEPTH,
+    MAX_WEIGHT,
+    AdamWSection,
+    AnyRecipe,
+    LoopedModelSection,
+    QuestionsSection,
+    RunSection,
+    known_questions,
+)
 
 if TYPE_CHECKING:
     from loop_rl.fixed_point import Estimator
 
-__all__ = ["REWARDS", "Recipe", "Section", "load_recipe", "recipes_folder"]
-
 MAX_TERMS = 1000
-MAX_DEPTH = 1024  # recurrences of a forward pass; released models use 4 to 64
-MAX_WEIGHT = 1e6  # of a term of a loss or of a scale, so that no product with it leaves float32
-
-REWARDS = ("gsm8k", "gsm8k_strict", "math500", "mbpp_plus", "mbpp_plus_share", "choice")
-
-_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
-    return difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
-
-
-class ModelSection(Section):
-    path: str = Field("embedded", min_length=1, description="Folder or hub id of a looped model, or embedded.")
-    depth: int | None = Field(
-        None, ge=1, le=MAX_DEPTH, description="Recurrences of a forward pass; null: the model's own."
-    )
+class ModelSection(LoopedModelSection):
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type of weights and activations.")
 
 
-class DataSection(Section):
-    name: str = Field(
-        "arithmetic", description="A known data set (loop-rl data), a .jsonl file, or owner/name on the hub."
-    )
-    folder: str | None = Field(None, description="Folder of local data sets; null: the variable LOOP_RL_DATA.")
-    train_size: int | None = Field(None, ge=0, description="Training questions to use; null: all.")
+class DataSection(QuestionsSection):
     eval_size: int | None = Field(None, ge=1, description="Held-out questions to use; null: all.")
-    seed: int = Field(0, ge=0, description="Seed of the choice and the order of questions.")
-    columns: dict[str, str] = Field({}, description="Your own rows: our name of a column, and the rows' own.")
-    template: str | None = Field(None, description="The prompt, with {question} in it; null: the data set's own.")
     max_prompt_length: int | None = Field(
         None,
         ge=1,
         description="Upper limit on a prompt's tokens; longer questions are left out and counted. null: no limit.",
     )
-    config: str | None = Field(None, description="Configuration of a hub data set; null: its default.")
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if not is_known(name):
-            raise ValueError(unknown_name(name))
-        return name
-
-
-class RewardSection(Section):
-    name: str | None = Field(
-        None, description="A known reward, or module:function with TRL's signature; null: the data set's own."
-    )
-    functions: dict[str, float] = Field(
-        {}, description="In place of name: several rewards with their weights; the first one decides pass@1."
-    )
-    threshold: float = Field(
-        1.0, description="Correct, as pass@1 counts it, is what the deciding reward gives at least this much."
-    )
-    workers: int = Field(
-        1,
-        ge=0,
-        le=4096,
-        description="CPU processes that score completions; 0: the training process itself, to debug a reward.",
-    )
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str | None) -> str | None:
-        if name is not None and name not in REWARDS and not _FUNCTION.fullmatch(name):
-            raise ValueError(
-                f"unknown reward {name!r}; the nearest known one is {_nearest(name, REWARDS)}"
-                f" (known: {', '.join(REWARDS)}, or your own as module:function)"
-            )
-        return name
-
-    @field_validator("functions", mode="before")
-    @classmethod
-    def _weights(cls, functions: Any) -> Any:
-        # As for other numbers: YAML 1.1 reads 1e-1 (no dot) as a string.
-        if not isinstance(functions, dict):
-            return functions
-        texts = {name: weight for name, weight in functions.items() if isinstance(weight, str)}
-        for name, weight in texts.items():
-            try:
-                functions = {**functions, name: float(weight)}
-            except ValueError:
-                raise ValueError(f"the weight of {name} must be a number; got {weight!r}") from None
-        return functions
-
-    @field_validator("functions")
-    @classmethod
-    def _known_functions(cls, functions: dict[str, float]) -> dict[str, float]:
-        for name, weight in functions.items():
-            cls._known(name)
-            if abs(weight) > MAX_WEIGHT:
-                raise ValueError(f"the weight of {name} must be at most {MAX_WEIGHT:g} in size; got {weight:g}")
-        if functions and not any(functions.values()):
-            raise ValueError("all weights are 0, so all completions would be worth the same: give one a weight")
-        return functions
-
-    @model_validator(mode="after")
-    def _one_way(self) -> RewardSection:
-        if self.name is not None and self.functions:
-            raise ValueError(
-                f"name ({self.name}) and functions ({', '.join(self.functions)}) exclude each other; set name to null"
-            )
-        return self
 
 
 class RolloutSection(Section):
@@ -247,38 +161,6 @@ class HealthSection(Section):
         return self
 
 
-class AdamWSection(Section):
-    """What every optimizer section holds its keys to, so that no step takes weights out of the numbers' range."""
-
-    learning_rate: float
-    weight_decay: float
-
-    @model_validator(mode="after")
-    def _a_step_that_weights_survive(self) -> Self:
-        rate, decay = self.learning_rate, self.weight_decay
-        if rate > 1:
-            raise ValueError(
-                f"learning_rate must be at most 1; got {rate:g}: AdamW moves every weight by about the learning rate "
-                "at each update, whatever the gradient"
-            )
-        if rate * decay > 1:
-            raise ValueError(
-                f"weight_decay ({decay:g}) times learning_rate ({rate:g}) must be at most 1: an update multiplies "
-                "every weight by 1 minus that; lower weight_decay"
-            )
-        return self
-
-
-class OptimSection(AdamWSection):
-    learning_rate: float = Field(1e-6, gt=0, description="AdamW's peak learning rate.")
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field("constant", description="Decay after warm-up.")
-    warmup_steps: int = Field(0, ge=0, description="Updates over which the learning rate rises from 0.")
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's decoupled weight decay.")
-    adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's decay of the first moment.")
-    adam_beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's decay of the second moment.")
-    max_grad_norm: float = Field(1.0, gt=0, description="Norm to which a larger gradient is scaled down.")
-
-
 class EvalSection(Section):
     eval_steps: int = Field(0, ge=0, description="Steps between held-out evaluations; 0: only before and after.")
     samples: int = Field(8, ge=1, le=100_000, description="Completions sampled for a held-out question.")
@@ -296,10 +178,17 @@ class EvalSection(Section):
     @field_validator("data")
     @classmethod
     def _known(cls, names: list[str]) -> list[str]:
-        for name in names:
-            if not is_known(name):
-                raise ValueError(unknown_name(name))
-        return names
+        return [known_questions(name) for name in names]
+
+
+class OptimSection(AdamWSection):
+    learning_rate: float = Field(1e-6, gt=0, description="AdamW's peak learning rate.")
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field("constant", description="Decay after warm-up.")
+    warmup_steps: int = Field(0, ge=0, description="Updates over which the learning rate rises from 0.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's decoupled weight decay.")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's decay of the first moment.")
+    adam_beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's decay of the second moment.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Norm to which a larger gradient is scaled down.")
 
 
 class LoraSection(Section):
@@ -323,28 +212,7 @@ class LoraSection(Section):
         return names
 
 
-class RunSection(Section):
-    name: str = Field("run", description="Name of the run's folder; by default the recipe's file name without .yaml.")
-    folder: str = Field("runs", min_length=1, description="Folder in which run folders are made.")
-    max_steps: int = Field(100, ge=1, description="RL steps: one batch of rollouts each.")
-    seed: int = Field(0, ge=0, description="Seed of sampling and initial states.")
-    save_steps: int = Field(0, ge=0, description="Steps between checkpoints; 0: only the last.")
-    keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept.")
-    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads of each process; null: torch's choice.")
-    wandb: Literal["off", "offline", "online"] = Field("off", description="Whether to mirror metrics to wandb.")
-
-    @field_validator("name")
-    @classmethod
-    def _one_folder(cls, name: str) -> str:
-        return folder_name(name)
-
-    @field_validator("wandb", mode="before")
-    @classmethod
-    def _yaml_off(cls, value: Any) -> Any:
-        return "off" if value is False else value  # YAML 1.1 reads a bare off as false
-
-
-class Recipe(Section):
+class Recipe(AnyRecipe):
     """Everything that decides a run. `Recipe()` is valid: the embedded model on arithmetic."""
 
     model: ModelSection = Field(ModelSection(), description="The model that is trained.")
@@ -429,10 +297,6 @@ class Recipe(Section):
         except ValueError as error:
             raise UserError(str(error)) from None
         return own
-
-    def dump_yaml(self) -> str:
-        """The resolved recipe, every key written out; load_recipe reads it back to an equal one."""
-        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
 
 
 def _estimator(name: str) -> Estimator:

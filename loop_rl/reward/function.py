@@ -20,7 +20,7 @@ from typing import Any
 
 from loop_rl.data import Example
 from loop_rl.errors import UserError, type_and_message
-from loop_rl.recipe.rl import REWARDS
+from loop_rl.recipe.reward import REWARDS
 from loop_rl.reward.undisturbed import undisturbed
 
 RewardFunction = Callable[..., Sequence[float | None]]

@@ -14,7 +14,7 @@ from typing import Any
 
 from loop_rl.data import DataSettings, Example, data_file, default_reward
 from loop_rl.errors import UserError
-from loop_rl.recipe.rl import RewardSection
+from loop_rl.recipe.reward import RewardSection
 from loop_rl.reward.function import call_reward, check_columns, load_reward
 
 

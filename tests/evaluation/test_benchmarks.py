@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from loop_rl.evaluation.task import Task, load_task
-from loop_rl.recipe.rl import DataSection, RewardSection
+from loop_rl.recipe.reward import RewardSection
+from loop_rl.recipe.rl import DataSection
 from loop_rl.reward.pool import RewardPool
 from rewards.mbpp_plus import load_tasks
 

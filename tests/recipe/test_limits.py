@@ -4,8 +4,8 @@ import pytest
 
 from loop_rl.errors import UserError
 from loop_rl.recipe.kinds import SCHEMAS, kind_of
-from loop_rl.recipe.reading import dotted_keys
-from loop_rl.recipe.rl import load_recipe, recipes_folder
+from loop_rl.recipe.reading import dotted_keys, recipes_folder
+from loop_rl.recipe.rl import load_recipe
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from loop_rl.errors import UserError
 from loop_rl.recipe.kinds import SCHEMAS, kind_of, load_any, load_for
-from loop_rl.recipe.reading import SYNONYMS, dotted_keys
-from loop_rl.recipe.rl import Recipe, Section, load_recipe, recipes_folder
+from loop_rl.recipe.reading import SYNONYMS, Section, dotted_keys, recipes_folder
+from loop_rl.recipe.rl import Recipe, load_recipe
 
 SHARED = Path(os.environ.get("LOOP_RL_CASES", Path(__file__).parents[2] / "../shared/cases"))
 

@@ -13,7 +13,8 @@ import torch
 from loop_rl.data import Example
 from loop_rl.errors import UserError
 from loop_rl.evaluation import LocalScorer, Reward, RewardSpec, load_reward, reward_spec
-from loop_rl.recipe.rl import DataSection, RewardSection
+from loop_rl.recipe.reward import RewardSection
+from loop_rl.recipe.rl import DataSection
 from loop_rl.reward.function import RewardError, call_reward, check_columns
 from rewards.gsm8k import gsm8k_reward, gsm8k_strict_reward
 from tests.reward import toy_rewards

@@ -15,7 +15,8 @@ from transformers import AutoTokenizer
 from loop_rl.errors import UserError
 from loop_rl.models.loading import EMBEDDED, load_config, load_model
 from loop_rl.recipe.kinds import kind_of, load_any, load_for
-from loop_rl.recipe.rl import load_recipe, recipes_folder
+from loop_rl.recipe.reading import recipes_folder
+from loop_rl.recipe.rl import load_recipe
 from loop_rl.recipe.sft import SftDataSection, SftRecipe
 from loop_rl.runs.checkpoints import latest_checkpoint
 from loop_rl.training import sft as module
